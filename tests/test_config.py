@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from cases import each
+from cases import each, each_of
 from typer.testing import CliRunner
 
 import hybrid
@@ -316,7 +316,7 @@ def test_a_variable_that_is_nearly_a_setting_is_refused_and_the_nearest_named(he
 
 def test_every_setting_with_a_letter_too_few_is_taken_for_that_setting(here, monkeypatch):
     ambiguous = {"prices", "top_p", "top_k", "api_key_env"}  # two are as near; API_KEY_EN may hold a key
-    for setting in sorted(Settings.model_fields.keys() - ambiguous):
+    for setting in each_of(sorted(Settings.model_fields.keys() - ambiguous)):
         with monkeypatch.context() as patched:
             patched.setenv(f"HYBRID_{setting[:-1]}".upper(), "1")
             assert f"did you mean HYBRID_{setting.upper()}?" in refusal()

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from cases import each
+from cases import each, each_of
 from damaged_files import mutant
 
 from hybrid.defer.state import PairState
@@ -71,7 +71,7 @@ def test_a_damaged_file_of_concepts_is_a_sentence_or_says_what_a_file_may_say(tm
     """By number. What is read names each token once, all of them in the vocabulary, and is what the JSON says."""
     whole = PartitionFile("00ff00ff00ff00ff", 10, GROUPS, {"model": "m"}).dumps().encode()
     path, counts = tmp_path / "c.json", Counter()
-    for number in range(NUM_MUTANTS):
+    for number in each_of(range(NUM_MUTANTS)):
         what, raw = mutant(whole, 20261124, number)
         path.write_bytes(raw)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from cases import each_of
 from drawn_mutants import changes, draw
 
 ROOT = Path(__file__).parent.parent
@@ -44,7 +45,7 @@ def test_every_change_is_one_of_its_place_and_no_text_is_touched():
         (11, "min(values) / most", "(min(values) * most)"),
         (11, "min(values)", "(max(values))"),
     }
-    for each in changes(SOURCE):
+    for each in each_of(changes(SOURCE)):
         assert ast.dump(ast.parse(each.apply(SOURCE))) != ast.dump(ast.parse(SOURCE))
 
 

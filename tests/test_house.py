@@ -15,9 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import each_of
+from vacuous import bare_loops, shared_bounds
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted([*ROOT.glob("hybrid/**/*.py"), *ROOT.glob("server_stub/**/*.py")])
+TESTS = [path for path in sorted(ROOT.glob("tests/**/*.py")) if "sglang_without_cuda" not in path.parts]
 TOP = {"pyproject.toml", "hybrid", "server_stub", "tests", "examples", "README.md", "LICENSE"}
 
 
@@ -62,7 +65,7 @@ def test_what_threads_run_names_no_part_of_numpy_that_is_loaded_when_it_is_named
 def test_every_example_in_a_docstring_is_true():
     shown = [path for path in SOURCES if ">>> " in path.read_text()]
     assert shown
-    for path in shown:
+    for path in each_of(shown):
         module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
         done = doctest.testmod(module, extraglobs={"np": np})
         assert done.attempted
@@ -94,7 +97,7 @@ def test_policies_do_no_input_or_output_and_read_no_clock():
     """Nor does money decide by anything but what it is told: only an answer's budget waits, and windows name dates."""
     forbidden = {"asyncio", "time", "datetime", "random", "socket", "os", "httpx", "threading", "uuid"}
     allowed = {"spend/answer_budget.py": {"asyncio"}, "spend/ledger.py": {"datetime"}}
-    for path in SOURCES:
+    for path in each_of(SOURCES):
         if path.parent.name in {"policy", "prob", "spend"}:
             assert not imports(path) & forbidden - allowed.get("/".join(path.parts[-2:]), set()), path
 
@@ -125,11 +128,35 @@ def test_every_mutant_fits_the_tree():
     rooms = tomllib.loads((ROOT / "tests/mutants.toml").read_text())
     table = {f"{room}.{name}": mutant for room, named in rooms.items() for name, mutant in named.items()}
     assert len(table) >= 60
-    for name, mutant in table.items():
+    for name, mutant in each_of(table.items()):
         path, test, *_ = mutant["test"].split("::")
         assert (ROOT / mutant["file"]).read_text().count(mutant["old"]) == 1, name
         assert mutant["old"] != mutant["new"], name
         assert re.search(rf"^(def |class |){test}( =|\(|:)", (ROOT / path).read_text(), re.MULTILINE), name
+
+
+def test_a_loop_that_asserts_runs_or_says_that_nothing_came():
+    """A test of nothing is green. ``cases.each_of`` raises where nothing comes of what may be empty."""
+    perhaps = "for x in each_of(a, least=0): assert x"
+    for text in ("for x in []: assert x", "for x in a: assert x", perhaps):
+        assert len(list(bare_loops(ast.parse(f"def test_a(a):\n    {text}")))) == 1, text
+    for text in ("for x in each_of(a): assert x", "for x in zip((1,), 'b'): assert x", f"{perhaps}\n    assert a"):
+        assert not list(bare_loops(ast.parse(f"def test_a(a):\n    {text}"))), text
+    for path in each_of(TESTS):
+        found = bare_loops(ast.parse(path.read_text(encoding="utf-8")))
+        assert not [f"{name}: for ... in {ast.unparse(loop.iter)}" for name, loop in found], path
+
+
+def test_no_test_bounds_something_by_the_products_own_number():
+    """Whoever changes the number would change both, and see green: a test writes the number that it means."""
+    shared = (
+        "from hybrid.serve import guard\nfrom hybrid.prob.mixture import FLOOR\nassert 0 < {} and guard.MAX_BODY == 1"
+    )
+    assert list(shared_bounds(ast.parse(shared.format("FLOOR")))) == [(3, "FLOOR")]
+    assert list(shared_bounds(ast.parse(shared.format("2 * guard.MAX_BODY")))) == [(3, "guard.MAX_BODY")]
+    assert not list(shared_bounds(ast.parse(shared.format("8"))))
+    for path in each_of(TESTS):
+        assert not list(shared_bounds(ast.parse(path.read_text(encoding="utf-8")))), path
 
 
 def test_nothing_else_stands_at_the_top_of_the_tree():
@@ -141,9 +168,11 @@ def test_nothing_else_stands_at_the_top_of_the_tree():
 
 def test_no_function_is_above_60_lines_and_no_file_above_400():
     """What does not fit is two things."""
-    for path in [each for top in ("hybrid", "server_stub", "tests", "examples") for each in (ROOT / top).rglob("*.py")]:
+    for path in each_of(
+        [each for top in ("hybrid", "server_stub", "tests", "examples") for each in (ROOT / top).rglob("*.py")]
+    ):
         text = path.read_text()
         assert len(text.splitlines()) <= 400, path
-        for node in ast.walk(ast.parse(text)):
+        for node in each_of(ast.walk(ast.parse(text))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno - node.lineno < 60, f"{path}: {node.name}"

@@ -14,7 +14,7 @@ from collections import Counter
 from contextlib import suppress
 
 import pytest
-from cases import each
+from cases import each, each_of
 from damaged_files import mutant
 from typer.testing import CliRunner
 
@@ -129,7 +129,7 @@ def test_a_damaged_store_is_used_as_far_as_it_can_be_read_told_and_put_aside(tmp
     path, counts = tmp_path / f"{name}.json", Counter()
     write(path)
     whole = path.read_bytes()
-    for number in range(NUM):
+    for number in each_of(range(NUM)):
         what, raw = mutant(whole, SEED, number)
         path.write_bytes(raw)
         damage = use(path)
@@ -153,7 +153,7 @@ BAD_ENTRIES = {
 @each("name", BAD_ENTRIES)
 def test_an_entry_that_is_none_is_told_and_the_others_stay(tmp_path, name):
     write, use = STORES[name]
-    for entry in BAD_ENTRIES[name]:
+    for entry in each_of(BAD_ENTRIES[name]):
         path = tmp_path / f"{name}.json"
         path.unlink(missing_ok=True)
         write(path)
@@ -193,7 +193,7 @@ def model(tmp_path_factory):
 def test_a_damaged_cache_of_identities_tells_digests_alone(tmp_path, model):
     path = tmp_path / "identities.json"
     right, whole, others = identify(model, path), path.read_bytes(), 0
-    for number in range(NUM):
+    for number in each_of(range(NUM)):
         what, raw = mutant(whole, SEED, number)
         path.write_bytes(raw)
         found = identify(model, path)
@@ -207,7 +207,7 @@ def test_a_damaged_cache_of_headers_tells_what_a_header_can(tmp_path, model):
     path, counts = tmp_path / "headers.json", Counter()
     right = read_facts(model, path)
     whole = path.read_bytes()
-    for number in range(NUM):
+    for number in each_of(range(NUM)):
         what, raw = mutant(whole, SEED, number)
         path.write_bytes(raw)
         found = read_facts(model, path)
@@ -224,7 +224,7 @@ def test_a_damaged_cache_of_templates_holds_verdicts_of_a_line(tmp_path, monkeyp
     digest, source = template_trial.digest_of("{{ x }}"), "{{ x }}"
     assert template_trial._verdict(digest, source, lambda: False) == ""
     whole, num_tried = path.read_bytes(), 0
-    for number in range(NUM):
+    for number in each_of(range(NUM)):
         what, raw = mutant(whole, SEED, number)
         path.write_bytes(raw)
         said = template_trial._verdict(digest, source, lambda: False)
@@ -246,7 +246,7 @@ def test_a_damaged_file_of_what_was_learned_is_learned_from_or_told_and_put_asid
     ]
     state.add(outcomes)
     whole = state.path.read_bytes()
-    for number in range(NUM):
+    for number in each_of(range(NUM)):
         what, raw = mutant(whole, SEED, number)
         state.path.write_bytes(raw)
         kept = state.read()
@@ -268,7 +268,7 @@ def test_a_damaged_calibration_of_ones_own_is_told_and_put_aside_where_another_t
     own = Calibration.from_json({**tree, "questions": tree["questions"][:4]})
     path, counts = keep_calibration(own), Counter()
     whole = path.read_bytes()
-    for number in range(NUM):
+    for number in each_of(range(NUM)):
         what, raw = mutant(whole, SEED, number)
         path.write_bytes(raw)
         found = read_knowledge(own.local, own.cloud, None)
@@ -302,12 +302,12 @@ long_context = {above_tokens = 200000, prompt = 2, cached_prompt = 0.2, cache_wr
 
 def test_a_damaged_price_file_is_a_sentence_or_prices(tmp_path):
     path, counts = tmp_path / "prices.toml", Counter()
-    for number in range(4 * NUM):
+    for number in each_of(range(4 * NUM)):
         what, raw = mutant(PRICES.encode(), SEED, number, "toml")
         path.write_bytes(raw)
         found, said = read_or_sentence(PriceFile.read, path)
         counts["read" if said is None else "refused"] += 1
-        for price in () if found is None else found.prices.values():
+        for price in each_of(() if found is None else found.prices.values(), least=0):
             assert min(price.prompt, price.cached_prompt, price.completion) >= 0, what
             assert price.written_nanousd >= price.prompt, what
     assert min(counts.values()) > NUM / 10, counts

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from cases import each_of
 
 from hybrid import file_system, line_file
 from hybrid.errors import UsageError
@@ -106,7 +107,7 @@ def test_what_is_read_in_between_does_not_disturb_whoever_reads_line_by_line(tmp
     with closing(LineFile(tmp_path / "a")) as file:
         file.append(content)
         seen = []
-        for raw in file.lines():
+        for raw in each_of(file.lines(), least=0):
             assert file.read(len(content[0]), len(content[1])) == content[1]
             seen.append(raw)
         assert seen == content

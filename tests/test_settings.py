@@ -10,6 +10,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 import typer.main
+from cases import each_of
 
 from hybrid.cli import app
 from hybrid.cli.ask import ask
@@ -140,7 +141,7 @@ def test_every_setting_has_the_places_and_the_default_that_were_promised():
 
 
 def test_every_setting_is_in_one_group_and_has_a_sentence():
-    for name in ROWS:
+    for name in each_of(ROWS):
         assert sum(name in group.model_fields for group in GROUPS.values()) == 1, name
         assert setting(name).help[-1] not in ".,;", name
         assert help_of(name).count("(") <= 1, name
@@ -167,7 +168,7 @@ def test_a_command_that_takes_a_setting_takes_it_as_every_other_does():
     for command, (letters, own) in COMMANDS.items():
         options = {each.name: each for each in commands[command].params if each.name != "help"}
         assert options.keys() == places(letters) | own | {"config"}, command
-        for name in places(letters):
+        for name in each_of(places(letters)):
             found = options[name]
             flags = [f"--{name.replace('_', '-')}"], [f"--no-{name.replace('_', '-')}"]
             is_switch = Settings.model_fields[name].annotation in {bool, bool | None}
@@ -198,7 +199,7 @@ def test_an_answer_may_choose_what_is_its_own_and_nothing_else():
     def choose(name):
         return answering._settings_with({name: None})
 
-    for name in ROWS:
+    for name in each_of(ROWS):
         if name in places("a"):
             assert choose(name).seed is not None
         else:
@@ -221,7 +222,7 @@ def test_the_front_doors_keywords_are_the_settings_and_take_every_type_that_a_se
     answers, every = get_type_hints(AnswerChoices), get_type_hints(OpenArguments)
     assert answers.keys() == places("a")
     assert every.keys() == ROWS.keys()
-    for name, field in Settings.model_fields.items():
+    for name, field in each_of(Settings.model_fields.items()):
         kinds = set(get_args(field.annotation)) if NoneType in get_args(field.annotation) else {field.annotation}
         if name not in {"stop", "drafters", "experts"}:  # a sequence there, a tuple here
             assert kinds | {NoneType} <= set(get_args(every[name])), name

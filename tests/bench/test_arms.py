@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from cases import each_of
 
 from hybrid.assemble import BUNDLED_LOCAL
 from hybrid.bench.arms import GRADERS, LARGE, SMALL, Arm, run_arms
@@ -41,7 +42,7 @@ def test_every_arm_answers_every_problem_and_tells_after_each(run):
     told = []
     trials = run((SMALL, KL, DOUBT, LARGE), tell=lambda arm, num_done: told.append((arm.name, num_done)))
     assert told == [(name, number) for name in ("small", "kl", "doubt", "large") for number in range(1, 6)]
-    for trial in trials.values():
+    for trial in each_of(trials.values()):
         graded = [GRADERS[p.family](p, a.text) for p, a in zip(PROBLEMS, trial.answers, strict=True)]
         assert list(trial.correct) == graded
         assert trial.num_degraded == 0

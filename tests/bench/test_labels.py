@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import pytest
+from cases import each_of
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.bench.experiments.control_scores import CONTROLS, fit_control
@@ -39,7 +40,7 @@ def labelled():
 
 
 def test_a_label_is_what_a_check_of_the_whole_draft_told(labelled):
-    for found, once, drafted in labelled:
+    for found, once, drafted in each_of(labelled):
         scored = once.requests[0].num_scored
         assert len(found.signals) == scored == len(drafted.ids) + drafted.ended
         kept = [token.source for token in once.answer.tokens].index("cloud") if once.answer.usage.cloud_tokens else None
@@ -49,14 +50,14 @@ def test_a_label_is_what_a_check_of_the_whole_draft_told(labelled):
 
 
 def test_signals_are_those_of_the_models_own_rows_and_excess_is_none_of_the_clouds_favourite(labelled):
-    for found, _, drafted in labelled:
+    for found, _, drafted in each_of(labelled):
         assert found.signals.tokens.tolist()[: len(drafted.ids)] == list(drafted.ids)
         assert np.allclose(np.exp(found.signals.logprob), found.signals.top), "a greedy draft takes the favourite"
         assert (found.excess >= 0.0).all()
 
 
 def test_a_label_is_read_as_it_was_kept(labelled):
-    for found, _, _ in labelled:
+    for found, _, _ in each_of(labelled):
         again = label_of_json(json.loads(json.dumps(label_to_json(found))))
         assert label_to_json(again) == label_to_json(found)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import each_of
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.bench.experiments.learning_stream import (
@@ -99,7 +100,7 @@ def counted(kind, sent, scored, known, written):
 @pytest.mark.parametrize("setting", [U, SU], ids=lambda each: each.name)
 def test_each_action_costs_what_the_tariffs_say_of_its_requests(questions, setting):
     prices = StreamChoice(setting).prices
-    for each in questions[:60]:
+    for each in each_of(questions[:60]):
         first, num, written = each.labelled.draft.first_rejection, len(each.signals), each.labelled.cloud_tokens
         kept = outcome(each, DraftPlan("keep", num), prices)
         assert (kept.paid, kept.right, kept.lost) == (0.0, each.local_right, first is not None)
@@ -198,7 +199,7 @@ def test_a_taught_problem_is_what_both_models_answered_and_what_the_judge_says_o
         return [each async for each in taught()]
 
     verdicts = []
-    for found, problem, drafted, written, far in asyncio.run(gather()):
+    for found, problem, drafted, written, far in each_of(asyncio.run(gather())):
         assert found.kind == problem.kind
         assert found.signals.tokens.tolist()[: len(drafted.ids)] == list(drafted.ids)
         assert found.labelled.cloud_tokens == sum(each.usage.completion_tokens for each in written.requests)

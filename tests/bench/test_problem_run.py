@@ -6,6 +6,7 @@ import asyncio
 import json
 
 import pytest
+from cases import each_of
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.bench.experiments.auto_trial import AutoRule, AutoSection, CalibrationPrices
@@ -49,7 +50,7 @@ def tried():
 
 def test_a_record_is_graded_as_its_family_does_and_counts_every_request(tried):
     section, records = tried
-    for question, record in zip(section.questions, records, strict=True):
+    for question, record in each_of(zip(section.questions, records, strict=True)):
         assert (record["text"], record["kind"]) == (question.problem.question, question.problem.family)
         assert record["arms"]["local"]["requests"] == []
         [[kind, sent, scored, known, written]] = record["arms"]["cloud"]["requests"]

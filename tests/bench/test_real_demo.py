@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from io import StringIO
 
 import pytest
+from cases import each_of
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -94,7 +95,7 @@ def test_a_row_has_a_figure_for_each_column(found):
 def test_every_answer_of_every_arm_is_shown_with_its_verdict(found):
     shown = real.demonstration(found)
     assert [question.heading for question in shown.examples] == [f"{q.kind}: {q.text}" for q in found.questions]
-    for number, question in enumerate(shown.examples):
+    for number, question in each_of(enumerate(shown.examples)):
         assert [each.heading for each in question.answers] == [arm.name for arm in ARMS]
         assert [each.answer for each in question.answers] == [t.answers[number] for t in found.trials.values()]
     assert [each.verdict for each in shown.examples[0].answers] == ["wrong", "right", "wrong", "right"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cases import each_of
 from scipy.optimize import linprog
 
 from hybrid.bench.experiments.resamples import (
@@ -23,7 +24,7 @@ def test_a_resample_repeats_each_problem_as_often_as_it_was_drawn_and_the_first_
     found = resamples.shares(small, hybrid, large)
     assert np.array_equal(resamples.counts[:, 0], np.ones(9))
     assert (resamples.counts.sum(axis=0) == 9).all()
-    for column, drawn in enumerate(resamples.counts.T.astype(int)):
+    for column, drawn in each_of(enumerate(resamples.counts.T.astype(int))):
         low, own, high = (np.repeat(each, drawn).sum() for each in (small, hybrid, large))
         expected = (own - low) / (high - low) if high > low else np.nan
         assert found[column] == pytest.approx(expected, nan_ok=True)
@@ -68,7 +69,7 @@ def test_with_foresight_nothing_is_cheaper():
         gains, bills = (rng.uniform(size=12) < 0.5).astype(float), rng.uniform(1, 9, size=12)
         gap = resamples.sums(gains)
         found = oracle_bill(resamples, gains, bills, 0.6, gap)
-        for column, drawn in enumerate(resamples.counts.T):
+        for column, drawn in each_of(enumerate(resamples.counts.T)):
             best = linprog(drawn * bills, A_ub=[-drawn * gains], b_ub=[-0.6 * gap[column]], bounds=(0, 1))
             assert found[column] == pytest.approx(best.fun)
     assert oracle_bill(resamples, np.zeros(12), bills, 0.6, np.ones(7))[0] == np.inf

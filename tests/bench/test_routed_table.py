@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from cases import each_of
 
 from hybrid.bench.experiments.routed_table import RoutedTable, action_of
 from hybrid.bench.experiments.tariffs import SETTINGS
@@ -81,7 +82,7 @@ def test_the_dials_are_read_off_the_calibration_and_told_with_what_came_of_them(
     excess = {name: row["recovered"]["excess per_token"]["value"] for name, row in rows.items()}
     assert excess["asked for 0.5"] == pytest.approx(2.0 / 4.7, abs=1e-4), "one question more would be further away"
     assert excess["asked for 0.95"] == pytest.approx(4.4 / 4.7, abs=1e-4)
-    for row in rows.values():
+    for row in each_of(rows.values()):
         gain = row["recovered"]["excess per_token"]["value"] - row["bill"]["value"]
         assert row["advantage"]["excess"]["value"] == pytest.approx(gain, abs=2e-4)
 
@@ -97,7 +98,7 @@ def test_the_swept_bill_rises_with_the_share_and_never_passes_the_diagonal_of_a_
 def test_right_answers_are_those_of_the_text_that_is_shown() -> None:
     rows = {row["dial"]: row for row in table(right=False).right_answers()}
     sent = {row["dial"]: row["actions"]["write"] for row in table().rows()}
-    for dial, row in rows.items():
+    for dial, row in each_of(rows.items()):
         assert (row["questions"], row["local"]["value"], row["cloud"]["value"]) == (len(DRAFTS), 0.0, 1.0)
         assert row["right"]["value"] == pytest.approx(sent[dial], abs=1e-4)
     assert table().right_answers() == []

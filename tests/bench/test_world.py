@@ -7,6 +7,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+from cases import each_of
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.bench.arms import Arm
@@ -132,7 +133,7 @@ def test_with_a_prompt_at_once_a_row_is_to_the_bit_that_of_a_draft_token_by_toke
     engine.together = 9
     engine.extend(text, 2)  # in one call, as what the cloud wrote is read
     engine.rewind(9)
-    for n, row in zip(expected, engine.extend(text[9:], len(text) - 9), strict=True):
+    for n, row in each_of(zip(expected, engine.extend(text[9:], len(text) - 9), strict=True)):
         assert np.array_equal(row, expected[n]), n
     engine.rewind(0)
     engine.extend((*text[:11], 5), 1)  # away, and back to a place whose tokens are no longer in the cache

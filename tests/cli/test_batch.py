@@ -8,6 +8,7 @@ import signal
 from types import SimpleNamespace
 
 import pytest
+from cases import each_of
 from typer.testing import CliRunner
 
 from hybrid.cli import app
@@ -50,7 +51,7 @@ def test_a_bad_line_costs_no_other_line_its_answer(batch, out):
     found = out()
     assert [line["line"] for line in found] == list(range(1, len(lines) + 1))
     said = list(BAD.values())
-    for line, words in zip(found[:7] + found[12:], said + said, strict=True):
+    for line, words in each_of(zip(found[:7] + found[12:], said + said, strict=True)):
         assert list(line) == ["line", "input", "id", "error"]
         assert words in line["error"]
         assert line["id"] == (None if "JSON" in words else "z")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 
 import pytest
+from cases import each_of
 
 from hybrid.cli.batch_order import ReorderBuffer
 
@@ -21,7 +22,7 @@ def drained(order, number):
 def test_in_whatever_order_lines_are_finished_they_come_out_in_theirs_each_as_soon_as_it_may(places):
     """Numbers have gaps, as blank lines leave them. At any time so many are begun as there are places."""
     numbers = [2, 3, 5, 6, 9, 10]
-    for wanted in permutations(numbers):
+    for wanted in each_of(permutations(numbers)):
         order, todo, running, out, finished = ReorderBuffer(len(numbers)), iter(numbers), [], [], set()
         while len(finished) < len(numbers):
             while len(running) < places and (begun := next(todo, None)) is not None:

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from cases import each_of
 
 from hybrid.cli import batch_part, questions
 from hybrid.cli.batch_lines import encode
@@ -124,7 +125,7 @@ def test_killed_at_every_byte_of_both_files_and_between_them_it_ends_in_the_same
     assert expected.keys() == {"out"}, "nothing is left beside it"
     assert expected["out"].count(b"\n") == 5
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    for number, state in enumerate(states.seen):
+    for number, state in each_of(enumerate(states.seen)):
         (tmp_path / str(number)).mkdir()
         for name, content in state.items():
             (tmp_path / str(number) / name).write_bytes(content)
@@ -366,7 +367,7 @@ def test_lines_that_an_earlier_run_left_open_are_begun_though_more_wait_than_a_s
         for each in todo[2:]:
             output.add(each.number, encode(each, result(each)))
     with closing(BatchOutput(path, 1)) as output:
-        for each in output.remaining(lines(raw), print):
+        for each in each_of(output.remaining(lines(raw), print)):
             assert not output.is_full
             output.begin(each)
             output.add(each.number, encode(each, result(each)))

@@ -7,6 +7,7 @@ import sqlite3
 from dataclasses import replace
 
 import pytest
+from cases import each_of
 from money import max_cost_of, settled
 from typer.testing import CliRunner
 
@@ -109,7 +110,7 @@ def test_the_log_fits_80_columns_and_names_an_endpoint_once_above_what_went_to_i
     assert amounts["5"][: head.index("reserved") + len("reserved")].endswith(" 123.456789012")
     assert all(amounts[number].endswith(f" {said}") for number, said in (("1", "0.000000001"), ("2", "123.456789012")))
     entries = LedgerAdmin(ledger).log(9)
-    for state in STATES:
+    for state in each_of(STATES):
         _print_entries([replace(entry, state=state, id=entry.id + 10_000) for entry in entries])
         shown = capsys.readouterr().out.splitlines()
         assert max(map(len, shown)) <= 80
@@ -216,7 +217,7 @@ def test_what_reconcile_did_is_said_before_what_is_left(path, ledger):
 
 def test_the_help_of_the_log_explains_every_state_that_a_line_shows():
     said = budget("log", "--help").splitlines()
-    for state in STATES.values():
+    for state in each_of(STATES.values()):
         assert sum(line.strip().startswith(f"{state}  ") for line in said) == 1, state
 
 

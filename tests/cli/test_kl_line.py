@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from cases import each
+from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,7 +34,7 @@ def drawn(known, threshold, width=400):
 def test_each_token_is_a_bar_by_its_threshold_or_a_gap(known, threshold):
     line, bars = drawn(known, threshold)
     assert len(bars) == len(known)
-    for nats, bar in zip(known, bars, strict=True):
+    for nats, bar in each_of(zip(known, bars, strict=True)):
         assert (bar == GAP) == (nats is None), "unknown is not zero"
         if nats is not None and threshold is not None and threshold < math.inf:
             assert (bar in BARS[HALF:]) == (nats > threshold)
@@ -48,7 +48,7 @@ def test_where_tokens_share_a_column_the_largest_is_drawn_and_the_line_fits(know
     _, bars = drawn(known, 0.5, width=40)
     assert len(LEFT) + len(bars) + len(RIGHT) <= 40
     step = math.ceil(len(known) / (40 - len(LEFT) - len(RIGHT)))
-    for column, bar in enumerate(bars):
+    for column, bar in each_of(enumerate(bars)):
         here = [nats for nats in known[column * step : (column + 1) * step] if nats is not None]
         assert bar == (drawn([max(here)], 0.5)[1] if here else GAP)
 

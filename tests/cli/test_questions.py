@@ -6,7 +6,7 @@ import io
 import json
 
 import pytest
-from cases import each
+from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,7 +101,9 @@ OBJECTS = st.recursive(
 
 @given(st.binary() | OBJECTS.map(lambda value: json.dumps(value).encode()))
 def test_nothing_but_a_question_or_a_sentence_comes_of_any_bytes(raw):
-    for line in lines(io.BytesIO(raw)):
+    found = list(lines(io.BytesIO(raw)))
+    assert len(found) <= raw.count(b"\n") + 1
+    for line in each_of(found, least=0):
         try:
             name, _, choices = asked(line.content)
         except UsageError:

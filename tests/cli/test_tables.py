@@ -7,6 +7,7 @@ from io import StringIO
 from xml.etree import ElementTree as ET
 
 import pytest
+from cases import each_of
 from rich.console import Console
 
 from hybrid.bench import calibration
@@ -75,7 +76,7 @@ def test_a_calibration_has_a_row_for_each_arm_and_marks_its_choices(compared):
     right = {arm.name: "0" * 120 for arm in calibration.ARMS} | dict.fromkeys(("large", "kl 0.5/128/48"), "1" * 120)
     lines = drawn(tables.calibration(compared(right, calibration.ARMS, split="calibration")), width=80).splitlines()
     assert "…" not in "".join(lines), "80 columns are enough"
-    for arm in calibration.ARMS:
+    for arm in each_of(calibration.ARMS):
         assert sum(line.strip().startswith(f"{arm.name} ") for line in lines) == 1
     assert [re.split("  +", line.strip())[0] for line in lines if line.rstrip().endswith("*")] == [
         "kl 0.5/128/48",

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+from cases import each_of
 from typer.testing import CliRunner
 
 import hybrid
@@ -26,7 +27,7 @@ def test_every_shipped_price_has_an_address_and_a_day_and_ships_in_the_package()
     prices = PriceFile.read(SHIPPED_TARIFFS).prices
     assert SHIPPED_TARIFFS.is_relative_to(Path(hybrid.__file__).parent)
     assert len(prices) >= 5
-    for price in prices.values():
+    for price in each_of(prices.values()):
         assert SOURCE.match(price.source)
         assert 0 < price.cached_prompt < price.prompt <= price.written_nanousd < price.completion
 
@@ -51,7 +52,7 @@ def test_the_list_tells_bills_the_batch_api_and_from_where_on_checking_pays():
     neon = next(each for each in found["tariffs"] if each["model"] == "Gemini 4 Neon")
     assert neon["cloud_only_nanousd"] == neon["cloud_only_cached_nanousd"], "2,000 tokens are below its minimum prefix"
     text = listed()
-    for entry in found["tariffs"]:
+    for entry in each_of(found["tariffs"]):
         assert f"{entry['model']} at {entry['endpoint']}: {entry['price']}" in text
         assert entry["source"] in text
 

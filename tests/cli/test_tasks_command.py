@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from cases import each
+from cases import each, each_of
 from typer.testing import CliRunner
 
 from hybrid.cli import app
@@ -18,9 +18,9 @@ def invoke(*args):
 def test_the_list_names_every_family_level_and_share():
     done = invoke("list")
     assert done.exit_code == 0
-    for family in FAMILIES:
+    for family in each_of(FAMILIES):
         assert family.name in done.stdout
-        for level in family.levels:
+        for level in each_of(family.levels):
             assert f"{level.share:.0%}" in done.stdout
             assert level.holds.split(",")[0] in done.stdout
 
@@ -48,7 +48,7 @@ def test_the_families_of_the_wordings_pair_are_listed_and_shown():
 def test_shown_are_test_problems_with_their_worked_answers():
     done = invoke("show", "gcd")
     assert done.exit_code == 0
-    for problem in distinct(BY_NAME["gcd"], "test", 3, 0):
+    for problem in each_of(distinct(BY_NAME["gcd"], "test", 3, 0)):
         assert problem.question in done.stdout
         assert problem.worked in done.stdout
 
@@ -67,7 +67,7 @@ def test_level_split_number_and_seed_choose_the_problems(split):
 def test_the_list_names_the_kinds_of_questions_to_an_assistant_and_how_many_there_are():
     found = {kind["kind"]: kind for kind in json.loads(invoke("list", "--json").stdout)["assistant"]}
     assert tuple(found) == KINDS
-    for kind, entry in found.items():
+    for kind, entry in each_of(found.items()):
         of_kind = [question for question in QUESTIONS if question.kind == kind]
         assert entry["calibration"] + entry["test"] == len(of_kind)
         assert entry["graded"] == of_kind[0].graded
@@ -81,7 +81,7 @@ def test_kind_split_number_and_seed_choose_the_questions(split):
     found = json.loads(invoke(*args, "--json").stdout)["questions"]
     asked = {question.text: question for question in QUESTIONS}
     assert len({entry["text"] for entry in found}) == 9
-    for entry in found:
+    for entry in each_of(found):
         question = asked[entry["text"]]
         assert (question.kind, question.split) == ("extraction", split)
         assert question.grade(entry["right"])

@@ -9,6 +9,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+from cases import each_of
 from typer.testing import CliRunner
 
 from hybrid.cli import app
@@ -53,7 +54,7 @@ def test_the_page_is_one_file_with_every_token_its_interval_and_both_sides_candi
     drawn = [token for _, token in told["answers"][0]["tokens"]]
     assert [token["text"] for token in drawn] == [token["text"] for token in tokens]
     assert [token["kl"] and token["kl"][0] for token in drawn] == [t["kl"] and t["kl"]["lower"] for t in tokens]
-    for token in drawn:
+    for token in each_of(drawn):
         stands = [row for row in token["candidates"]["local"] + token["candidates"]["cloud"] if row[2]]
         assert {row[0] for row in stands} <= {token["text"]}
     assert any(token["candidates"]["cloud"] for token in drawn)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cases import each
+from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 from normalising import HOW, TEXTS, num_tokens
@@ -186,12 +186,12 @@ def test_what_the_server_counted_of_a_conversation_is_reserved_as_counted():
     assert chat.max_usage(longer).prompt_tokens == 40 + 2 * 3 + MARKS + 1 + MARKS + MARKS
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3000)), max_size=6))
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3000)), min_size=1, max_size=6))
 def test_what_a_conversation_without_a_system_message_teaches_says_nothing_of_one_with_it(seen):
     """A template adds its default system message only where a conversation brings none."""
     plain, turned = (replace(WRITE, turns=turns) for turns in ((USER,), (Message("system", "cab"), USER)))
     chat = Chat(SETUP)
-    for with_system, told in seen:
+    for with_system, told in each_of(seen):
         asked, other = (turned, plain) if with_system else (plain, turned)
         before = chat.max_usage(other).prompt_tokens
         chat = chat.learn_from_answer(asked, CloudUsage(told, 2), "ab")

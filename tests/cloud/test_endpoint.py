@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from cases import each
+from cases import each, each_of
 from vocabularies import END, WORDS
 from wordlist import able
 
@@ -252,7 +252,7 @@ def test_tokens_of_a_check_beyond_those_asked_for_are_charged_whether_it_is_beli
 
 @each("reply", [None, 7, "text", [], [7], {}, {"choices": 7}, {"choices": [7]}], ids=repr)
 def test_reading_what_a_reply_charged_trips_over_nothing(reply):
-    for name, family in FAMILY_NAMES.items():
+    for name, family in each_of(FAMILY_NAMES.items()):
         dialect = family.build(SETUP)
         assert dialect.check_usage(SCORE, reply) in (NO_USAGE, CloudUsage(0, 0)), name
 

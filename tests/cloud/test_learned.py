@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from cases import each
+from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 from strict_server import (
@@ -57,7 +57,7 @@ def test_a_list_that_is_refused_is_asked_for_again_as_long_as_it_may_be(dialect,
     question = replace(question, top_k=k)
     lengths = (k, *(length for length in LENGTHS if length < k))
     expected = min(k, most) if names_it else next(length for length in lengths if length <= most)
-    for told in asked(made, question, question):
+    for told in each_of(asked(made, question, question)):
         usage = told.usage if isinstance(told, Scores) else [chunk.usage for chunk in told if chunk.usage][-1]
         assert (usage.completion_tokens, usage.requests) == (1, 1), "what was refused is not charged"
     refused = [logprobs_of(body)[1] for body in server.bodies[:-2]]

@@ -12,7 +12,7 @@ import math
 import numpy as np
 import pytest
 from arithmetic import LIKELY, tolerance
-from cases import each
+from cases import each, each_of
 from wordlist import WordList, drive, opened, recorded
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
@@ -172,7 +172,7 @@ def test_a_server_that_puts_its_list_right_without_an_opening_token_is_read_in_p
 def test_the_token_listed_beyond_k_does_not_lower_the_cap(speak):
     """The token that the list stands beside is appended to it: in a shifted list not even the drafted one."""
     _, scores = drive(speak().score(SHIFTED[0]), *SHIFTED[1])
-    for row in scores.rows:
+    for row in each_of(scores.rows):
         assert row.num_listed == 3
         assert row.cap == pytest.approx(math.exp(row.logprobs[2]))
 

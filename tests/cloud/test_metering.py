@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from cases import each
+from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -106,7 +106,7 @@ def test_a_stream_is_charged_for_all_that_came_whenever_a_usage_is_told(sizes, t
     """A usage that is told early is a lower bound; a later one that is less takes nothing back."""
     meter = UsageMeter(CloudUsage(prompt, 0), CloudUsage(prompt, 100), ENDS)
     seen, heard, latest = 0, NO_USAGE, None
-    for size, usage in zip(sizes, told, strict=False):
+    for size, usage in each_of(zip(sizes, told, strict=False)):
         chunk = meter.read(Chunk((1,) * size, usage=usage))
         seen += size
         heard = heard if usage is None else usage.at_least(heard)

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from cases import each
+from cases import each, each_of
 from probed_server import Server, V, probed
 from wordlist import able
 
@@ -261,6 +261,6 @@ def test_every_question_leaves_with_its_worst_case_and_settles_to_what_it_cost()
 
     probed(Server(), leave=granted)
     assert len(most) == len(told)
-    for reserved, usage in zip(most, told, strict=True):
+    for reserved, usage in each_of(zip(most, told, strict=True)):
         assert usage.prompt_tokens <= reserved.prompt_tokens
         assert usage.completion_tokens <= reserved.completion_tokens

@@ -8,7 +8,7 @@ from statistics import median
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 from probed_server import Server, V, dense, probed
@@ -82,7 +82,7 @@ def test_what_differs_in_a_date_alone_is_told_as_that(ours, theirs):
 
 
 def test_the_conversations_of_the_probe_hold_nothing_that_a_date_could_be():
-    for text in (*QUESTIONS, *(turn.content for turn in CONVERSATION)):
+    for text in each_of((*QUESTIONS, *(turn.content for turn in CONVERSATION))):
         assert without_dates(text) == text
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from cases import each
+from cases import each, each_of
 from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
@@ -167,7 +167,7 @@ def test_a_file_of_0_1_0_names_its_scoring_methods_as_was_done_then_and_is_read_
         ["one request"],
         ["one request", "prefixes", "generate"],
     ]
-    for result, entry in zip(found, told, strict=True):
+    for result, entry in each_of(zip(found, told, strict=True)):
         renamed = {
             "way": result.scoring_method,
             "ways": dict(zip(result.scoring_methods, entry["ways"].values(), strict=True)),

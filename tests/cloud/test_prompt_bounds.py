@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from statistics import median
 
-from cases import each
+from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 from toy_templates import ToyServer
@@ -58,7 +58,7 @@ def answered(text, tokens):
 def test_no_server_of_one_template_and_vocabulary_charges_more_than_was_reserved(server, steps):
     """Whatever it was asked before: conversations that go on, others, a system message anywhere or none, tools."""
     counts, turns = PromptCounts(), []
-    for kept, system, role, text, answer, stays in steps:
+    for kept, system, role, text, answer, stays in each_of(steps):
         start = [("system", system)] if system else []
         rest = [turn for turn in turns if turn[0] != "system"][:kept]
         turns = [*start, *rest, (role, text)]
@@ -127,7 +127,7 @@ def test_no_reply_raises_a_reservation_by_more_than_one_preamble(counts_told):
     """A prompt told as 0 was not told; a number beyond all bounds is disputed, and teaches little."""
     first, counts = bounded([("user", "cab")]), PromptCounts()
     published = counts.most(first).tokens
-    for told in counts_told:
+    for told in each_of(counts_told, least=0):
         counts = counts.learn(first, told)
         assert counts.most(first).tokens <= 2 * published
     if not any(counts_told):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 from alike import assert_shown
-from cases import each
+from cases import each, each_of
 from exchanges import Exchanges, replaying
 from scenes import SCENES, play
 
@@ -18,6 +18,7 @@ from hybrid.errors import BadReply, CloudError, ModelNotFound, NotAnApi
 from hybrid.types import NO_USAGE
 
 EVERY = [(server, title) for server, scenes in SCENES.items() for title in scenes]
+ASKED = [(server, title) for server, title in EVERY if SCENES[server][title].asks]
 TOO_LONG = r"maximum context length|longer than the maximum model length|longer than the model's context length"
 # What is refused, with which error and in which words; nothing was computed for any of these.
 REFUSED = {
@@ -74,12 +75,12 @@ def answers(server, title, came):
     return list(zip(SCENES[server][title].asks, came.questions, came.answers, strict=True))
 
 
-@each(("server", "title"), EVERY)
+@each(("server", "title"), ASKED)
 def test_every_row_is_the_models_own(said_again, large, server, title):
     """Of drafts and of what is written, candidates by id included; the same rows as llama.cpp's."""
     came, _ = said_again(server, title)
     shown = 0
-    for name, question, answer in answers(server, title, came):
+    for name, question, answer in each_of(answers(server, title, came)):
         if isinstance(answer, CloudError):
             continue
         if isinstance(question, ScoreQuestion):
@@ -89,7 +90,7 @@ def test_every_row_is_the_models_own(said_again, large, server, title):
             rows, ids = ([x for chunk in answer for x in getattr(chunk, part)] for part in ("rows", "ids"))
             start = question.prefix
             assert len(ids) == len(rows)
-        for i, row in enumerate(rows):
+        for i, row in each_of(enumerate(rows), least=0):
             if row is None:
                 # After a temperature or a ban SGLang's rows are not the model's; without k nothing was asked for.
                 assert question.top_k == 0 or (server == "sglang" and name in {"drawn", "banned"}), name
@@ -101,10 +102,10 @@ def test_every_row_is_the_models_own(said_again, large, server, title):
     assert shown or all(isinstance(answer, CloudError) for answer in came.answers)
 
 
-@each(("server", "title"), EVERY)
+@each(("server", "title"), ASKED)
 def test_what_is_written_is_what_the_model_writes(said_again, large, server, title):
     came, _ = said_again(server, title)
-    for name, question, answer in answers(server, title, came):
+    for name, question, answer in each_of(answers(server, title, came)):
         if isinstance(question, ScoreQuestion) or isinstance(answer, CloudError):
             continue
         ids = tuple(token for chunk in answer for token in chunk.ids)
@@ -114,7 +115,7 @@ def test_what_is_written_is_what_the_model_writes(said_again, large, server, tit
         assert text in {"", b"".join(map(large.engine.piece, ids)).decode()}, "vllm-tokens sends none"
         assert not question.ban & set(ids)
         if name in {"write", "open"}:
-            for i, token in enumerate(ids):
+            for i, token in each_of(enumerate(ids)):
                 assert token == large.row((*question.prefix, *ids[:i])).best, i
 
 
@@ -134,10 +135,10 @@ def test_what_is_charged_is_what_the_replies_say(said_again, server, title):
     assert (charged.prompt_tokens, charged.cached_tokens, charged.completion_tokens) == expected
 
 
-@each(("server", "title"), EVERY)
+@each(("server", "title"), ASKED)
 def test_what_is_refused_is_refused_in_the_servers_words_and_costs_nothing(said_again, server, title):
     came, _ = said_again(server, title)
-    for name, _, answer in answers(server, title, came):
+    for name, _, answer in each_of(answers(server, title, came)):
         if isinstance(answer, CloudError):
             error, words = REFUSED[name]
             with pytest.raises(error, match=words):

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import published_templates
 import pytest
-from cases import each
+from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import TemplateError
@@ -266,7 +266,7 @@ def test_no_published_template_makes_more_of_tools_and_calls_than_is_reserved():
     except published_templates.Unavailable as error:
         pytest.skip(str(error))
     seen, largest = 0, 0.0
-    for source in found.values():
+    for source in each_of(found.values()):
         for parsed, web in itertools.product((False, True), repeat=2):
             with suppress(TemplateError, ValueError, TypeError):  # a template without a place for it says so
                 least, reserved = as_transformers(source, LEAST, parsed=parsed, web=web), worst_case(LEAST, 1)

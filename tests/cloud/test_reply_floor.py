@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 
-from cases import each
+from cases import each, each_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -94,7 +94,7 @@ def test_every_delta_that_is_not_empty_is_a_token_where_less_is_told(texts, fiel
         own = texts[choice::choices]
         assume(sum(map(len, own)) > 2 * len(own))
     events = [event(text, field, number % choices) for number, text in enumerate(texts)]
-    for told in range(len(texts)):
+    for told in each_of(range(len(texts))):
         assert floor_of(events, told) == len(texts)
 
 

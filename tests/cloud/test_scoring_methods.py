@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 from wordlist import WordList, able, drive
@@ -116,7 +116,7 @@ def test_the_rows_of_each_way_are_those_of_one_request_for_as_many_positions_as_
     question = ScoreQuestion(question.prefix, span, question.after, question.top_k)
     scores, worst = scored(way, question, Server(seed))
     assert 1 <= len(scores.rows) <= question.num_rows
-    for i, row in enumerate(scores.rows):
+    for i, row in each_of(enumerate(scores.rows)):
         assert_is_the_row(row, table(seed, question.prefix + span[:i]), question.top_k)
     assert scores.usage.prompt_tokens <= worst.prompt_tokens
     assert scores.usage.completion_tokens <= worst.completion_tokens

@@ -162,7 +162,7 @@ def test_a_questions_own_part_of_a_correction_says_the_same_of_it_and_nothing_of
         assert np.array_equal(part.forecast(signals).hazard, whole.forecast(signals).hazard)
         assert part.before(signals.words, 30) == whole.before(signals.words, 30)
         kept = score_to_json(part)["correction"]
-        assert {bucket for bucket in kept["used"] if bucket < BUCKETS} <= set(signals.words)
+        assert {bucket for bucket in kept["used"] if bucket < 4096} <= set(signals.words)
         assert set(kept["familiarity"]["buckets"]) <= set(signals.words)
 
 

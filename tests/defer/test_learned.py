@@ -113,11 +113,11 @@ def test_a_token_has_the_features_that_the_names_say(make_signals):
 def test_token_ids_are_buckets_of_a_linear_model_and_no_numbers_of_it(make_signals):
     features = token_features(make_signals(1, 300), 0.0, 0.0)
     buckets = token_buckets(features)
-    assert ((buckets[:, 0] >= 0) & (buckets[:, 0] < BUCKETS // 2)).all()
-    assert ((buckets[:, 1] >= BUCKETS // 2) & (buckets[:, 1] < BUCKETS)).all()
+    assert ((buckets[:, 0] >= 0) & (buckets[:, 0] < 2048)).all()
+    assert ((buckets[:, 1] >= 2048) & (buckets[:, 1] < 4096)).all()
     assert list(buckets[1:, 1] - BUCKETS // 2) == list(buckets[:-1, 0])
     assert token_numbers(features).shape == (300, 2 * (len(TOKEN_FEATURES) - NUM_IDS) + 2)
-    assert len(set(buckets[:, 0])) > 0.8 * len(set(features[:, -NUM_IDS]))
+    assert len(set(buckets[:, 0])) > 0.8 * len(set(features[:, -4]))
 
 
 def test_what_stage_one_tells_is_spread_over_the_tokens(make_signals):

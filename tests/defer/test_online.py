@@ -15,7 +15,6 @@ from hybrid.defer.online import (
     MOST_OUTCOMES,
     OWN_WEIGHT,
     PRIOR_SURPRISES,
-    RISK_LABELS,
 )
 from hybrid.defer.risk import KEEP_NOTHING, RiskQuestion, risk_cutoff
 
@@ -169,9 +168,9 @@ def test_a_risks_cutoff_moves_at_every_fiftieth_label_and_begins_with_what_the_c
     learner = OnlineLearner(PRIOR, (), calibration)
     first = learner.risk_cutoff(0.05)
     assert first == risk_cutoff(asked, 0.05) > 0
-    for number in range(1, RISK_LABELS + 1):
+    for number in range(1, 51):
         learner.add([seen(make_signals, number, True, told=0.001, chance=0.9)])
-        assert (learner.risk_cutoff(0.05) == first) == (number < RISK_LABELS)
+        assert (learner.risk_cutoff(0.05) == first) == (number < 50)
     assert learner.risk_cutoff(0.05) < 0.001, "by the score as it was fitted, and not as it was corrected"
     assert learner.risk_cutoff(0.9) == 1.0
     assert learner.num_unseen == 150

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, each_of
 from damaged_files import WRONG, mutant
 
 from hybrid.defer import Calibration
@@ -56,7 +56,7 @@ def test_a_damaged_calibration_is_refused_or_holds_what_a_calibration_can_hold()
     tree = json.loads((SHIPPED / "bundled-critic.json").read_text())
     whole = json.dumps({**tree, "questions": tree["questions"][:4]}).encode()
     read = refused = 0
-    for number in range(NUM):
+    for number in each_of(range(NUM)):
         what, raw = mutant(whole, SEED, number)
         try:
             found = Calibration.from_json(json.loads(raw.decode()))
@@ -66,7 +66,7 @@ def test_a_damaged_calibration_is_refused_or_holds_what_a_calibration_can_hold()
         read += 1
         assert 0.0 <= found.worth < np.inf, what
         assert np.isfinite(found.score.familiarity.counts).all(), what
-        for question in found.questions:
+        for question in each_of(found.questions):
             assert type(question.prompt_tokens) is int, what
             assert 0.0 <= question.chance <= 1.0, what
             assert question.prompt_tokens >= 0, what

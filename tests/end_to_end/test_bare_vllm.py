@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from alike import QUESTIONS, assert_alike, told, verdicts
-from cases import each
+from cases import each, each_of
 from endpoints import PATIENT
 
 import hybrid
@@ -46,7 +46,7 @@ def test_the_longest_list_that_is_given_is_asked_for_and_finding_out_costs_nothi
     ours = list(told(bare_stub.url, QUESTIONS[:4], **choices))
     theirs = list(told(bare.url, QUESTIONS[:4], **choices))
     assert_alike(choices, QUESTIONS[:4], ours, theirs)
-    for one, other in zip(ours, theirs, strict=True):
+    for one, other in each_of(zip(ours, theirs, strict=True)):
         if verdicts(one) == verdicts(other):
             assert replace(one[-1].answer.usage, bytes_sent=0) == replace(other[-1].answer.usage, bytes_sent=0)
             assert one[-1].answer.bill.nanousd == other[-1].answer.bill.nanousd

@@ -11,7 +11,7 @@ import random
 
 import pytest
 from asked_money import LIMIT, QUESTIONS, Asker, RelayCaller, books
-from cases import each
+from cases import each, each_of
 from chat_kinds import BROKEN, HONEST, KINDS, MISSING, NAN, Kind, Tariff, usage_of
 from counting_chat import CountingChat
 
@@ -141,7 +141,7 @@ def test_an_answer_that_the_cap_has_shortened_says_so(money):
     limits = [served.body["max_tokens"] for served in found.served]
     assert len(limits) == 20
     assert min(limits) < max(limits) == LIMIT
-    for limit, answer in zip(limits, found.answers, strict=True):
+    for limit, answer in each_of(zip(limits, found.answers, strict=True)):
         assert any("short" in note or str(limit) in note for note in answer.notes) == (limit < LIMIT)
 
 
@@ -150,7 +150,7 @@ def test_a_usage_below_the_deltas_that_came_is_raised_to_them(money, route):
     limits = {"body": {"max_tokens": 40}}
     found = money("low", [QUESTIONS[:2]], route, **limits)
     assert [len(served.deltas) for served in found.served] == [31, 31]
-    for booking, served in zip(found.bookings, found.served, strict=True):
+    for booking, served in each_of(zip(found.bookings, found.served, strict=True)):
         assert booking.booked >= 1000 * served.prompt + 4000 * 31
         assert booking.booked <= booking.reserved
 

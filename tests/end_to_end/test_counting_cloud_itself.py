@@ -20,7 +20,7 @@ import llama_cpp
 import numpy as np
 import pytest
 from arithmetic import tolerance
-from cases import each
+from cases import each, each_of
 from counted_account import MODES, STATUSES, read_account
 from counted_model import LARGE
 from counting_cloud import CountingCloud
@@ -103,10 +103,10 @@ def test_rows_of_a_prompt_are_llama_cpps_log_probabilities(cloud):
     first, *rows = said["choices"][0]["prompt_logprobs"]
     assert first is None
     assert len(rows) == len(ids) - 1
-    for row, law, token in zip(rows, expected, ids[1:], strict=False):
+    for row, law, token in each_of(zip(rows, expected, ids[1:], strict=False)):
         assert next(iter(row)) == str(token)
         assert 5 <= len(row) <= 6
-        for told, entry in row.items():
+        for told, entry in each_of(row.items()):
             if law[int(told)] > np.log(1e-3):
                 assert abs(entry["logprob"] - law[int(told)]) < tolerance().nats
         best = [each["logprob"] for each in row.values() if each["rank"] <= 5]
@@ -339,7 +339,7 @@ def test_the_tables_texts_end_and_its_rows_are_distributions():
         assert np.allclose(np.exp(cloud.model.rows(ids)).sum(-1), 1)
         choice = post(cloud, GREEDY | {"max_tokens": 99, "return_token_ids": True})[1]["choices"][0]
         assert choice["finish_reason"] == "stop"
-        for place, token in enumerate(choice["token_ids"]):
+        for place, token in each_of(enumerate(choice["token_ids"])):
             assert cloud.model.row([*ids, *choice["token_ids"][:place]]).argmax() == token
 
 
@@ -371,7 +371,7 @@ def test_the_account_survives_the_cloud_being_killed_in_the_middle_of_an_answer(
 @pytest.mark.slow
 def test_every_mode_is_known_by_name():
     with CountingCloud(model="none", delay_s=0.01) as cloud:
-        for mode in MODES:
+        for mode in each_of(MODES):
             cloud.set(mode=mode)
             status, _ = post(cloud, GREEDY | {"max_tokens": 2})
             assert status == (400 if mode == "refusal-in-stream" else 200)
@@ -381,7 +381,7 @@ def test_every_mode_is_known_by_name():
 
 def test_the_oracles_know_nothing_of_the_client():
     folder = Path(counting_cloud.__file__).parent
-    for file in [*folder.glob("count*.py"), *folder.glob("raw_*.py")]:
+    for file in each_of([*folder.glob("count*.py"), *folder.glob("raw_*.py")]):
         tree = [*ast.walk(ast.parse(file.read_text()))]
         names = [alias.name for node in tree if isinstance(node, ast.Import) for alias in node.names]
         names += [node.module for node in tree if isinstance(node, ast.ImportFrom)]

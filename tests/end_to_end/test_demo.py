@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from cases import each
+from cases import each, each_of
 from typer.testing import CliRunner
 
 pytestmark = pytest.mark.slow
@@ -113,7 +113,7 @@ def test_the_pages_answers_are_the_ones_that_were_graded(made):
         )
         found = re.findall(r'<b>(.*?)</b><span class="faint">(\w+)</span><p class="text">(.*?)</p>', block, re.DOTALL)
         verdicts, num_tokens = [], 0
-        for problem, (question, verdict, marked) in zip(draw_balanced(NUM, "test", 3), found, strict=True):
+        for problem, (question, verdict, marked) in each_of(zip(draw_balanced(NUM, "test", 3), found, strict=True)):
             tokens = re.findall(r'<span class="\w+" title="[^"]+">(.*?)</span>', marked, re.DOTALL)
             assert html.unescape(question) == problem.question
             assert tokens

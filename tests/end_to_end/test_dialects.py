@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 from arithmetic import tolerance
-from cases import each
+from cases import each, each_of
 
 import hybrid
 from hybrid.assemble import PROBE
@@ -150,7 +150,7 @@ def test_rows_are_those_of_the_model_itself(reached, oracles, agree, name):
 
     scores, worst = reached(name, score)
     assert len(scores.rows) == DRAFT + 1
-    for i, row in enumerate(scores.rows):
+    for i, row in each_of(enumerate(scores.rows)):
         expected = oracles[1].cursor.row(prompt + ids[:i])
         known = expected.probs[row.ids] >= 1e-3
         assert np.abs(row.logprobs - expected.logprobs[row.ids])[known].max() <= tolerance().nats
@@ -187,7 +187,7 @@ def test_a_continuation_is_the_models_and_costs_no_more_than_was_reserved(reache
 
 @each("name", SCORING)
 def test_greedy_exact_gives_the_large_models_text(ask, texts, name):
-    for question, (expected, tie) in texts.items():
+    for question, (expected, tie) in each_of(texts.items()):
         answer = ask(name, "greedy-exact", question)
         got = tuple(token.id for token in answer.tokens)
         assert answer.degraded is None
@@ -199,10 +199,10 @@ def test_a_policy_writes_the_same_text_wherever_it_can_be_done(ask, policy, choi
     answers = {question: ask("vllm", policy, question, **choices) for question in QUESTIONS[:2]}
     assert all(answer.usage.cloud_requests for answer in answers.values()), "a text without the cloud shows nothing"
     reference = {question: answer.text for question, answer in answers.items()}
-    for name in WRITING:
+    for name in each_of(WRITING):
         if not (FAMILIES[name].rows and (FAMILIES[name].scores or policy == "doubt")):
             continue
-        for question, text in reference.items():
+        for question, text in each_of(reference.items()):
             answer = ask(name, policy, question, **choices)
             assert (answer.text, answer.degraded) == (text, None), name
 
@@ -215,7 +215,7 @@ def test_what_cannot_be_done_is_refused_in_a_sentence_that_names_what_can(ask, r
     can = reached(name, discover)
     wanted = {"kl": 0.0, "greedy-exact": 0.0, "doubt": 0.0, "exact": 1.0, "cloud": 1.0}
     refused = {p: t for p, t in wanted.items() if not PRESETS[p].works(can.abilities, Sampling(t))}
-    for policy, temperature in refused.items():
+    for policy, temperature in each_of(refused.items()):
         with pytest.raises(MissingCapability, match=f"policy {policy} needs an endpoint that can .*; here .* work"):
             ask(name, policy, QUESTIONS[0], temperature=temperature)
     assert "cloud" not in refused

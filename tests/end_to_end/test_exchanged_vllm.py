@@ -8,6 +8,7 @@ import uuid
 import httpx
 import pytest
 from arithmetic import tolerance
+from cases import each_of
 from endpoints import connected
 from kept_servers import free_port
 
@@ -46,9 +47,9 @@ def test_a_server_with_the_v1_runner_survives_where_one_with_v2_was_before(start
     assert before[1].usage.cached_tokens > 0, "nothing was ever asked of V2 that would end V1"
     assert after, "V1 was never asked"
     assert not any(scores.usage.cached_tokens for scores in after)
-    for question, scores in zip(questions, [*before, *after], strict=True):
+    for question, scores in each_of(zip(questions, [*before, *after], strict=True)):
         assert len(scores.rows) == SPAN
-        for i, row in enumerate(scores.rows):
+        for i, row in each_of(enumerate(scores.rows)):
             (best, first), (_, second) = oracles[1].cursor.row(question.prefix + question.span[:i]).top(2)
             assert row.best == best or first - second <= tolerance().gap
     assert httpx.get(f"{server.url}/health", trust_env=False, timeout=60).is_success

@@ -19,7 +19,7 @@ from itertools import islice
 import httpx
 import pytest
 from alike import DETERMINISTIC, QUESTIONS, assert_alike, assert_shown, told, verdicts
-from cases import each
+from cases import each, each_of
 from endpoints import connected
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
@@ -75,9 +75,9 @@ def test_rows_are_those_of_the_model_itself(kept, oracles):
         return [await endpoint.score(question, uuid.uuid4().hex) for question in questions]
 
     worst, counted = 0.0, 0
-    for question, scores in zip(questions, reached(kept, words, score), strict=True):
+    for question, scores in each_of(zip(questions, reached(kept, words, score), strict=True)):
         assert len(scores.rows) == question.num_rows
-        for i, row in enumerate(scores.rows):
+        for i, row in each_of(enumerate(scores.rows)):
             expected = oracles[1].cursor.row(question.prefix + question.span[:i])
             worst = max(worst, assert_shown(row, expected))
             counted += 1
@@ -104,7 +104,7 @@ def test_texts_verdicts_and_bills_are_those_over_our_own_stub(kept, told_by_the_
     ours = told_by_the_stub(kept.kind.removesuffix("-v2"), name)
     theirs = list(told(kept.url, QUESTIONS, **choices | afresh(name)))
     assert_alike(choices, QUESTIONS, ours, theirs)
-    for one, other in zip(ours, theirs, strict=True):
+    for one, other in each_of(zip(ours, theirs, strict=True)):
         if verdicts(one) == verdicts(other):
             assert replace(one[-1].answer.usage, bytes_sent=0) == replace(other[-1].answer.usage, bytes_sent=0)
             assert one[-1].answer.bill.nanousd == other[-1].answer.bill.nanousd
@@ -144,7 +144,7 @@ def eventually(server, since, expected):
 def test_the_bill_is_what_the_server_counted(kept, name):
     """Its own counters, which are no part of any reply; a check reads no cache, a write does, in blocks of 32."""
     since, sums = counted(kept), Counter()
-    for events in told(kept.url, QUESTIONS[:2] * 2, price="1/0.1/4", **DETERMINISTIC[name]):
+    for events in each_of(told(kept.url, QUESTIONS[:2] * 2, price="1/0.1/4", **DETERMINISTIC[name])):
         usage, bill = events[-1].answer.usage, events[-1].answer.bill
         prompt, cached, completion = usage.cloud_prompt_tokens, usage.cloud_cached_tokens, usage.cloud_completion_tokens
         sums.update(prompt=prompt, cached=cached, completion=completion)
@@ -187,7 +187,7 @@ def test_what_it_refuses_is_asked_again_in_the_way_it_takes_and_costs_nothing(ke
     choices, taken, refused = DETERMINISTIC[name], {"cloud_top_k": 50}, {"cloud_top_k": 60, "dialect": dialect}
     plain, again = (list(told(kept.url, QUESTIONS[:2], **choices | afresh(name) | how)) for how in (taken, refused))
     assert_alike(choices, QUESTIONS[:2], plain, again)
-    for one, other in zip(plain, again, strict=True):
+    for one, other in each_of(zip(plain, again, strict=True)):
         if verdicts(one) == verdicts(other):
             first, second = one[-1].answer.usage, other[-1].answer.usage
             assert second.cloud_requests > 0
@@ -201,7 +201,9 @@ def test_what_it_refuses_is_asked_again_in_the_way_it_takes_and_costs_nothing(ke
 def test_its_routes_in_openais_shapes_are_read_as_well(kept, oracles, dialect, policy):
     """The only servers here that speak these and were written elsewhere."""
     questions = QUESTIONS[: 3 if kept.kind == "vllm" else 1]
-    for question, events in zip(questions, told(kept.url, questions, policy=policy, dialect=dialect), strict=True):
+    for question, events in each_of(
+        zip(questions, told(kept.url, questions, policy=policy, dialect=dialect), strict=True)
+    ):
         answer, (expected, tie) = events[-1].answer, oracles[1].text(question, 64)
         assert answer.degraded is None
         assert answer.usage.cloud_requests

@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 from alike import assert_alike, told
-from cases import each
+from cases import each, each_of
 from real_servers import PACKAGES
 
 import hybrid
@@ -35,7 +35,7 @@ def test_greedy_exact_gives_the_large_models_own_greedy_text(real, oracles):
     with hybrid.open(
         local="small", cloud=real.url, price="free", policy="greedy-exact", max_tokens=MAX_TOKENS
     ) as client:
-        for question in QUESTIONS:
+        for question in each_of(QUESTIONS):
             expected, tie = oracles[1].text(question, MAX_TOKENS)
             answer = client.generate(question)
             assert answer.degraded is None
@@ -74,7 +74,7 @@ def test_verdicts_and_texts_are_those_against_our_own_stub(real, told_by_the_stu
 
 @each("policy", ["kl", "doubt", "cloud"])
 def test_a_sampled_answer_ends_with_tokens_of_the_vocabulary(real, oracles, policy):
-    for events in told(real.url, QUESTIONS[:6], policy=policy, temperature=1.0, seed=7):
+    for events in each_of(told(real.url, QUESTIONS[:6], policy=policy, temperature=1.0, seed=7)):
         answer = events[-1].answer
         assert answer.degraded is None
         assert answer.finish_reason == "stop" or len(answer.tokens) == MAX_TOKENS
@@ -113,7 +113,7 @@ def test_the_bill_charges_what_the_server_says_and_never_more_than_was_reserved(
         "Reverse the letters: cheese",
         "How is \u4e2d\u6587 or caf\u00e9 written?",
     ]
-    for events in told(between.url, questions, policy=policy, price="1/0.1/4"):
+    for events in each_of(told(between.url, questions, policy=policy, price="1/0.1/4")):
         answer, kinds = events[-1].answer, (RequestSent, RequestSettled)
         assert answer.degraded is None
         prompt, cached, completion = (sum(column) for column in zip(*said, strict=True))
@@ -143,7 +143,7 @@ def test_a_policy_that_draws_from_rows_by_id_is_refused_where_tokens_have_no_num
 
 
 def test_exact_samples_where_tokens_have_numbers(start_real, bundled):
-    for events in told(start_real("llama-server").url, QUESTIONS[:4], policy="exact", temperature=1.0, seed=2):
+    for events in each_of(told(start_real("llama-server").url, QUESTIONS[:4], policy="exact", temperature=1.0, seed=2)):
         assert events[-1].answer.degraded is None
         assert {token.source for token in events[-1].answer.tokens} == {"local", "cloud"}
 

@@ -21,6 +21,7 @@ import httpx
 import llama_cpp
 import numpy as np
 import pytest
+from cases import each_of
 from endpoints import connected
 from kept_servers import folder_of
 from own_greedy import CONTEXT, END, FOLDER, Comparison, OwnText, compare, count, mixed, serving_real
@@ -142,7 +143,7 @@ def test_the_converted_vocabulary_reads_every_text_as_llama_cpp_does(real_model,
     command = [python, "-c", READ, folder / "tokenizer.json"]
     done = subprocess.run(command, input=json.dumps(texts), capture_output=True, text=True, check=True)
     with closing(Weights(model)) as words:
-        for text, ids in zip(texts, json.loads(done.stdout), strict=True):
+        for text, ids in each_of(zip(texts, json.loads(done.stdout), strict=True)):
             assert tuple(ids) == words.tokenize(text, special=True), text
 
 
@@ -177,7 +178,7 @@ def test_the_converted_models_rows_are_the_files(over_vllm, unquantised):
             return [await endpoint.score(question, uuid.uuid4().hex) for question in asked]
 
     worst = 0.0
-    for question, scores in zip(asked, asyncio.run(score()), strict=True):
+    for question, scores in each_of(zip(asked, asyncio.run(score()), strict=True)):
         assert len(scores.rows) == question.num_rows
         for i, row in enumerate(scores.rows):
             expected = cursor.row(question.prefix + question.span[:i])

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from alike import assert_shown
 from arithmetic import tolerance
+from cases import each_of
 
 import hybrid
 import hybrid.assemble
@@ -146,12 +147,13 @@ WAYS = {"llama-server": ("forced", "prefixes", "generate"), "llama-cpp-python": 
 def test_rows_are_those_of_the_model_itself_in_every_way_of_asking(real, oracles):
     """Every row of a draft, the one after it and the one at its end: within what float16 sums leave open."""
     questions, found = drafts(oracles), {}
-    for way in WAYS[real.family]:
+    for way in each_of(WAYS[real.family]):
         found[way] = score(real, oracles[0].engine, questions, way)
         assert_rows(oracles, questions, found[way], way)
-    for one, other in combinations(found.values(), 2):  # what one server says in two ways lies nearer together
-        for (scores, _), (others, _) in zip(one, other, strict=True):
-            for row, same in zip(scores.rows, others.rows, strict=False):
+    # What one server says in two ways lies nearer together.
+    for one, other in each_of(combinations(found.values(), 2), least=0):
+        for (scores, _), (others, _) in each_of(zip(one, other, strict=True)):
+            for row, same in each_of(zip(scores.rows, others.rows, strict=False)):
                 shared, mine, theirs = np.intersect1d(row.ids, same.ids, return_indices=True)
                 assert len(shared) >= min(len(row.ids), len(same.ids)) - 2, "the twentieth may be a tie"
                 likely = row.probs[mine] >= 1e-3
@@ -259,6 +261,6 @@ def test_tokens_are_drawn_as_asked_and_not_as_the_server_would_by_itself(real, o
     texts = written(real, words, [WriteQuestion(prompt, 40, 5, how, ban) for how in (free, five)])
     assert max(ranks(oracles[1], prompt, texts[0])) > 60
     allowed = [sorted(set(range(words.num_tokens)) - ban)]
-    for i, token in enumerate(texts[1]):
+    for i, token in each_of(enumerate(texts[1])):
         likely = oracles[1].cursor.row(prompt + texts[1][:i]).logprobs
         assert (likely[allowed] > likely[token] + tolerance().nats).sum() < 5

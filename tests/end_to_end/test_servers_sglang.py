@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 from alike import QUESTIONS, assert_shown, told
-from cases import each
+from cases import each, each_of
 from endpoints import PATIENT, connected
 
 import hybrid
@@ -105,9 +105,9 @@ def test_rows_of_a_draft_are_those_of_the_model_itself(at_sglang, oracles):
         return [(await endpoint.score(question, uuid.uuid4().hex), endpoint.max_usage(question)) for question in asked]
 
     num_rows, worst = 0, 0.0
-    for question, (scores, most) in zip(asked, at_sglang(score), strict=True):
+    for question, (scores, most) in each_of(zip(asked, at_sglang(score), strict=True)):
         assert len(scores.rows) == question.num_rows
-        for i, row in enumerate(scores.rows):
+        for i, row in each_of(enumerate(scores.rows)):
             worst = max(worst, assert_shown(row, large.cursor.row(question.prefix + question.span[:i])))
             assert i == len(question.span) or {5 + i, 40, question.span[i]} <= set(row.ids.tolist())
             num_rows += 1
@@ -140,7 +140,7 @@ def test_greedy_exact_gives_the_large_models_own_greedy_text(sglang, oracles):
     with hybrid.open(
         local="small", cloud=sglang.url, price="free", policy="greedy-exact", max_tokens=40, **PATIENT
     ) as client:
-        for prompt in PROMPTS:
+        for prompt in each_of(PROMPTS):
             expected, tie = oracles[1].text(prompt, 40)
             answer = client.generate(prompt)
             assert answer.degraded is None
@@ -158,7 +158,9 @@ def test_the_bill_charges_what_the_server_says(sglang, proxy, policy):
             said.append([info[name] for name in ("prompt_tokens", "cached_tokens", "completion_tokens")])
 
     between = proxy(listen, sglang.url)
-    for events in told(between.url, QUESTIONS[:4], policy=policy, price="1/0.1/4", ledger="none", max_tokens=32):
+    for events in each_of(
+        told(between.url, QUESTIONS[:4], policy=policy, price="1/0.1/4", ledger="none", max_tokens=32)
+    ):
         answer = events[-1].answer
         assert answer.degraded is None
         assert answer.usage.cloud_requests == len(said)
@@ -216,7 +218,7 @@ def test_leaving_a_stream_stops_the_work(sglang, at_sglang, oracles):
 
 
 def test_a_sampled_answer_ends_with_tokens_of_the_vocabulary(sglang, oracles):
-    for events in told(sglang.url, QUESTIONS[:4], policy="cloud", temperature=1.0, seed=7):
+    for events in each_of(told(sglang.url, QUESTIONS[:4], policy="cloud", temperature=1.0, seed=7)):
         answer = events[-1].answer
         assert answer.degraded is None
         written = b"".join(oracles[0].engine.piece(token.id) for token in answer.tokens)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 from acting import acting
-from cases import each
+from cases import each, each_of
 
 import hybrid
 from hybrid.policy import PRESETS
@@ -119,7 +119,7 @@ def test_overlap_changes_nothing_of_a_chain(stub, policy, temperature):
 def test_local_and_offline_send_no_request(oracles, proxy, choices):
     between = proxy(lambda *_: None)
     with hybrid.open(local="small", cloud=between.url, max_tokens=MAX_TOKENS, **choices) as client:
-        for question in QUESTIONS[:5]:
+        for question in each_of(QUESTIONS[:5]):
             assert tuple(t.id for t in client.generate(question).tokens) == oracles[0].text(question, MAX_TOKENS)[0]
     assert between.requests == []
 
@@ -146,7 +146,7 @@ def test_the_charges_equal_the_clients_recorded_usage(own_stub, policy, flags):
     """Every clean run: what the server computed, request by request, is what the answer says it was charged."""
     server = own_stub("--enable-prompt-tokens-details", *flags)
     with hybrid.open(local="small", cloud=server.url, policy=policy, max_tokens=MAX_TOKENS, price="1/0.1/4") as client:
-        for question in QUESTIONS[::3]:
+        for question in each_of(QUESTIONS[::3]):
             before = charges(server)
             answer = client.generate(question)
             new = [charge for key, charge in charges(server).items() if key not in before]
@@ -193,6 +193,6 @@ def test_asking_at_once_from_many_tasks_gives_each_its_own_answer(oracles, stub)
         async with hybrid.open(local="small", cloud=stub.url, policy="greedy-exact", max_tokens=MAX_TOKENS) as client:
             return await asyncio.gather(*(client.generate(question) for question in QUESTIONS[:4]))
 
-    for question, answer in zip(QUESTIONS, asyncio.run(many()), strict=False):
+    for question, answer in each_of(zip(QUESTIONS, asyncio.run(many()), strict=False)):
         expected, tie = oracles[1].text(question, MAX_TOKENS)
         assert tuple(t.id for t in answer.tokens)[:tie] == expected[:tie]

@@ -6,6 +6,7 @@ import json
 import time
 
 import pytest
+from cases import each_of
 from hostile_callers import ask
 from serve_process import ServeProcess
 
@@ -30,7 +31,7 @@ def test_what_two_killed_servers_learned_is_kept(tmp_path):
     servers = [ServeProcess(tmp_path / name, *flags, XDG_STATE_HOME=state) for name in "ab"]
     with servers[0], servers[1]:
         assert servers[0].port != servers[1].port
-        for number in range(NUM):
+        for number in each_of(range(NUM)):
             for own, server in enumerate(servers):
                 assert ask(server.port, question(400 + 10 * number + own)).status == 200
         until = time.monotonic() + 60

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import gguf
 import pytest
-from cases import each
+from cases import each, each_of
 from gguf_mutants import ARRAY, STRING, Gguf, items, mutant
 from gguf_opener import Opener
 
@@ -281,7 +281,7 @@ def test_a_file_that_ends_anywhere_within_its_header_is_told_so(bases, tmp_path)
     """At every field's begin, and in the middle of it."""
     path, base = tmp_path / "cut.gguf", bases["attention"]
     whole = base.dump()
-    for at, size in base.fields[1::7]:
+    for at, size in each_of(base.fields[1::7]):
         for end in (at, at + size // 2):
             assert "cut off" in (said := refusal(path, whole[:end])) or "claims" in said
     assert "its tensors end at byte" in refusal(path, whole[:-1000])
@@ -343,7 +343,7 @@ def test_what_a_header_says_is_what_another_reader_reads(weights, kind):
     said = {name: field.contents() for name, field in oracle.fields.items() if not name.startswith("GGUF.")}
     assert [text.decode() for text in header.tokens] == said["tokenizer.ggml.tokens"]
     assert header.values.keys() == said.keys()
-    for name, value in header.values.items():
+    for name, value in each_of(header.values.items()):
         assert value is None or (list(value) if isinstance(value, tuple) else value) == said[name]
 
 

@@ -9,6 +9,7 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
+from cases import each_of
 from gguf_mutants import ARRAY, STRING, Gguf, items
 from model_trees import split_model
 
@@ -44,7 +45,7 @@ def padded(whole, texts, types):
 
 
 def test_the_figures_are_those_of_the_loaded_model():
-    for name in BUNDLED:
+    for name in each_of(BUNDLED):
         facts = read_facts(path := MODELS / f"{name}.gguf")
         with closing(Weights(path)) as weights:
             assert (facts.parameters, facts.num_tokens) == (weights.num_parameters, weights.num_tokens)

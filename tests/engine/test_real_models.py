@@ -16,6 +16,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from cases import each_of
 from filelock import FileLock
 
 import hybrid
@@ -83,7 +84,7 @@ def cached(package):
 def test_every_name_that_is_listed_is_a_models_and_every_other_a_files():
     assert [model.name for model in room.variants()] == [*REAL]
     assert {*NAMED} == {*REAL, *BUNDLED}
-    for name in BUNDLED:
+    for name in each_of(BUNDLED):
         assert model_file(name) == model_file(Path(name)) == MODELS / f"{name}.gguf"
         assert model_file(name).is_file()
     for other in ("small.gguf", "models/mid.gguf", "/real", "./Real", "real.gguf", "https://host"):
@@ -362,7 +363,7 @@ def test_the_real_models_share_a_vocabulary_and_differ_where_they_should(real_mo
 
 @pytest.mark.slow
 def test_every_real_model_is_the_same_with_any_number_of_threads(real_model, tmp_path):
-    for model in room.variants()[1:]:
+    for model in each_of(room.variants()[1:]):
         for threads in (1, 3):
             room.quantise(model, real_model("real"), tmp_path / f"{threads}", threads)
         one, three = (np.memmap(tmp_path / f"{threads}", np.uint8, "r") for threads in (1, 3))

@@ -92,7 +92,7 @@ def test_what_was_forgotten_leaves_no_bit_behind(opened, kind, num_examples):
 def test_a_rejection_decodes_fewer_tokens_again_than_a_state_is_apart(rejected, kind):
     """Before, it read all 260 again. A draft of 16 and as many decoded ahead lie within reach."""
     for num_back in (1, 3, 8, 16):
-        assert rejected(kind, 60, num_back) < STEP
+        assert rejected(kind, 60, num_back) < 4
     assert rejected(kind, 60, 33) < 8
 
 
@@ -100,7 +100,7 @@ def test_a_rejection_decodes_fewer_tokens_again_than_a_state_is_apart(rejected, 
 def test_where_only_few_states_fit_a_rejection_decodes_no_more_than_its_span_again(rejected, kind, monkeypatch):
     monkeypatch.setattr(recurrent, "MOST_BYTES", 0)
     for num_back in (1, 2, 5, 13, 24):
-        assert rejected(kind, 60, num_back, settled=24) <= 24 - num_back + STEP - 1
+        assert rejected(kind, 60, num_back, settled=24) <= 24 - num_back + 3
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, each_of
 from gguf_mutants import Gguf
 from model_trees import COUNT, NO, TENSORS, split_model
 
@@ -57,7 +57,7 @@ def test_a_split_model_gives_the_rows_of_the_whole_file_whichever_of_its_files_i
     whole, tmp_path, count, empty_first
 ):
     expected = rows(SMALL)
-    for path in split_model(whole, tmp_path / "split", count, empty_first=empty_first):
+    for path in each_of(split_model(whole, tmp_path / "split", count, empty_first=empty_first)):
         assert model_file(path) == tmp_path / "split" / f"small-00001-of-{count:05}.gguf"
         np.testing.assert_array_equal(rows(path), expected)
 
@@ -184,7 +184,7 @@ def test_a_split_model_is_identified_by_all_of_its_files(parts, tmp_path):
     seen = {identify(parts[0]), identify(SMALL)}
     assert {identify(part) for part in parts} == {identify(parts[0])}
     cache = tmp_path / "identities.json"
-    for number, part in enumerate(parts):
+    for number, part in each_of(enumerate(parts)):
         before = part.read_bytes()
         assert identify(parts[1], cache) == identify(parts[0])
         part.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))

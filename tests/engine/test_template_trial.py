@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cases import each
+from cases import each, each_of
 from chat_templates import OWN
 
 import hybrid.models
@@ -38,7 +38,7 @@ def started(monkeypatch, tmp_path):
 def test_the_bundled_models_templates_start_no_process(started):
     files = sorted(Path(hybrid.models.__file__).parent.glob("*.gguf"))
     assert files
-    for file in files:
+    for file in each_of(files):
         weights = Weights(file)
         assert weights.render([Message("user", "Hi")])
         weights.close()

@@ -14,7 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from cases import each
+from cases import each, each_of
 
 import hybrid
 
@@ -93,7 +93,7 @@ def test_the_tokens_of_provenance_are_the_answer_and_each_says_who_wrote_it_and_
     assert {("local", "accepted"), ("cloud", "recovered"), ("cloud", "written")} <= {
         (part[3], part[4]) for part in parts
     }
-    for part in parts:
+    for part in each_of(parts):
         lower, upper = re.match(r"([\d.]+) to ([\d.]+|inf)", part[5]).groups()
         assert float(lower) <= float(upper)
         assert part[4] != "accepted" or float(lower) <= 0.5
@@ -208,7 +208,7 @@ def test_every_example_is_short_says_its_own_command_and_is_run_here():
     run_here = set(re.findall(r'run\("(\w+\.py)"', Path(__file__).read_text()))
     scripts = sorted(EXAMPLES.glob("*.py"))
     assert {path.name for path in scripts} == run_here
-    for path in scripts:
+    for path in each_of(scripts):
         assert len(path.read_text().splitlines()) < MAX_LINES, path.name
         assert f"    python examples/{path.name}" in ast.get_docstring(ast.parse(path.read_text())), path.name
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, each_of
 
 from hybrid.engine.llama import Weights
 from hybrid.models.answering import AnsweringModel
@@ -90,11 +90,11 @@ def test_llama_cpp_computes_what_torch_does(toy):
 def test_both_write_the_same_tokens(toy):
     """Greedily, the first 40; a difference is forgiven only where the two best are nearer than rounding can tell."""
     run, engine = toy
-    for family in FAMILIES:
+    for family in each_of(FAMILIES):
         (problem,) = distinct(family, "test", 1, seed=0)
         written = AnsweringModel(engine).write(problem.question, max_tokens=40)
         ours = logits(run, (*written.prompt, *written.ids[:-1]))[len(written.prompt) - 1 :]
-        for row, token in zip(ours, written.ids, strict=True):
+        for row, token in each_of(zip(ours, written.ids, strict=True)):
             assert row.max() - row[token] < TOLERANCE
 
 
@@ -143,11 +143,11 @@ def test_every_word_of_the_wordings_world_is_one_token():
     """After a space, and at the beginning of a turn where one may begin with it; an unknown word is spelled out."""
     tokenizer = WHOLE_WORDS.tokenizer()
     assert len(tokenizer.get_vocab()) == WHOLE_WORDS.num_tokens
-    for text in (*(f" {word}" for word in wordings.WORDS), *wordings.FIRST_WORDS):
+    for text in each_of((*(f" {word}" for word in wordings.WORDS), *wordings.FIRST_WORDS)):
         assert tokenizer.encode(text).tokens == [text.replace(" ", "\u0120")]
     assert tokenizer.decode(tokenizer.encode(" zebra").ids) == " zebra"
     rng = random.Random(0)
-    for family in wordings.FAMILIES:
+    for family in each_of(wordings.FAMILIES):
         for text in (family.generate(rng, 3).question, wordings.say(family.generate(rng, 3).worked, rng)):
             assert len(tokenizer.encode(text).ids) == len(re.findall(r"[a-z]+|[.,?]", text))
 
@@ -247,8 +247,8 @@ def test_only_answers_are_learnt_and_every_token_of_them():
     rng = random.Random(3)
     lessons = Lessons(problems_for("small", rng), tokenizer, rng)
     end = tokenizer.token_to_id(TURN_END)
-    for block in lessons.step(4000):
-        for ids, labels in zip(block.ids.tolist(), block.labels.tolist(), strict=True):
+    for block in each_of(lessons.step(4000)):
+        for ids, labels in each_of(zip(block.ids.tolist(), block.labels.tolist(), strict=True)):
             where = [i for i, label in enumerate(labels) if label != IGNORE]
             assert where == list(range(where[0], where[-1] + 1))  # one stretch, up to the end of the turn
             assert labels[where[-1]] == end
@@ -263,8 +263,8 @@ def test_no_test_problem_is_in_a_row_that_is_trained_on(name):
     rng = random.Random(0)
     lessons = Lessons(problems_for(name, rng), COMMON.tokenizer(), rng)
     for _ in range(10):
-        for block in lessons.step(6000):
-            for ids in block.ids.tolist():
+        for block in each_of(lessons.step(6000)):
+            for ids in each_of(block.ids.tolist()):
                 text = lessons._tokenizer.decode(ids, skip_special_tokens=False)
                 question = text.split("user\n")[1].split(TURN_END)[0]
                 assert question not in asked
@@ -287,7 +287,7 @@ def test_no_test_problem_of_the_wordings_is_in_a_row_that_is_trained_on(name):
     asked = {wordings.meaning(problem.question) for problem in problems}
     rng = random.Random(0)
     lessons = Lessons(problems_for(name, rng), WHOLE_WORDS.tokenizer(), rng)
-    for block in lessons.step(20_000):
-        for ids in block.ids.tolist():
+    for block in each_of(lessons.step(20_000)):
+        for ids in each_of(block.ids.tolist()):
             text = lessons._tokenizer.decode(ids, skip_special_tokens=False)
             assert wordings.meaning(text.split("user\n")[1].split(TURN_END)[0]) not in asked

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, each_of
 from made_cards import NUM, filled, made
 
 import hybrid
@@ -133,7 +133,7 @@ def test_a_measured_card_says_what_the_files_are(measured):
     where, card, _ = measured
     content = (MODELS / "small.gguf").read_bytes()
     assert (card.split, card.num_problems, list(card.models)) == ("test", 2, list(room.NAMES))
-    for said in card.models.values():
+    for said in each_of(card.models.values()):
         assert said.file == Fingerprint(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
         assert said.parameters * 2 < len(content)  # float16
         assert min(said.shape.model_dump().values()) > 0
@@ -145,10 +145,10 @@ def test_a_measured_card_says_what_the_files_are(measured):
 
 def test_levels_add_up_to_their_family(measured):
     _, card, _ = measured
-    for model, said in card.models.items():
+    for model, said in each_of(card.models.items()):
         families = group_of(model).families
         assert list(said.families) == list(families)
-        for name, found in said.families.items():
+        for name, found in each_of(said.families.items()):
             assert [sum(column) for column in zip(*found.levels, strict=True)] == [found.correct, found.n]
             assert len(found.levels) == len(families[name].levels)
             assert found.n == 2
@@ -166,10 +166,10 @@ def test_right_answers_are_counted_by_level():
 
 def test_a_model_beside_the_large_one_that_it_is_agrees_with_it_and_the_large_one_stands_beside_nobody(measured):
     _, card, told = measured
-    for group in GROUPS:
+    for group in each_of(GROUPS):
         large = card.models[group.large]
         assert (large.beside_large, large.beside_large_by_family) == (None, {})
-    for name in {*room.NAMES} - {group.large for group in GROUPS}:
+    for name in each_of({*room.NAMES} - {group.large for group in GROUPS}):
         said = card.models[name]
         by_family = said.beside_large_by_family.values()
         assert len(by_family) == len(group_of(name).families)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from cases import each
+from cases import each, each_of
 from made_cards import NUM, made, summary
 from typer.testing import CliRunner
 
@@ -29,7 +29,7 @@ def section(text, title):
 def test_every_file_stands_on_the_page_with_its_sum_and_size():
     card = made()
     found = section(page(card), "Files")
-    for name, said in card.models.items():
+    for name, said in each_of(card.models.items()):
         (line,) = [line for line in found.splitlines() if f"`{name}.gguf`" in line]
         assert f"`{said.file.sha256}`" in line
         assert f"{said.parameters:,}" in line
@@ -40,7 +40,7 @@ def test_every_family_has_a_line_with_each_models_share_in_the_order_of_the_colu
     wrong = {name: {"gcd": 3 * (i + 1), "base": 27 - 3 * i} for i, name in enumerate(LADDER.names)}
     lines = section(page(made(**wrong)), "Right answers").splitlines()
     assert f"| family | {' | '.join(LADDER.names)} |" in lines
-    for family in FAMILIES:
+    for family in each_of(FAMILIES):
         (line,) = [line for line in lines if line.startswith(f"| {family.name} |")]
         shares = [int(share) for share in re.findall(r"\| (\d+) \(\d+ to \d+\)", line)]
         expected = [round(100 * wrong[name].get(family.name, NUM) / NUM) for name in LADDER.names]
@@ -56,7 +56,7 @@ def test_who_shares_the_large_models_tokens_is_set_beside_it_and_who_does_not_is
     assert "`alien` has another one of 640 (`gpt-2`)" in text
     found = section(text, "Beside the large model")
     assert found.count("| all | 87.5% | 0.125 | 10.0% | 0.75 |") == len(beside)
-    for family in FAMILIES:
+    for family in each_of(FAMILIES):
         assert found.count(f"| {family.name} | 50.0% | 0.125 | 10.0% | 0.75 |") == len(beside)
 
 
@@ -64,7 +64,7 @@ def test_the_wordings_pair_has_a_part_of_its_own():
     """Its families, what each of the two has right of them, its mistakes, and how far the one is from the other."""
     found = section(page(made(**{"wordings-small": {"gift": 21}})), "The wordings pair")
     assert "| family | wordings-large | wordings-small |" in found
-    for family in WORDINGS.families.values():
+    for family in each_of(WORDINGS.families.values()):
         assert f"{family.name} ({family.levels[-1].holds})" in found
         assert f"{family.name} {wordings.MISTAKEN[family.name]:.0%}" in found
         assert f"| {family.name} | 50.0% | 0.125 | 10.0% | 0.75 |" in found
@@ -95,10 +95,10 @@ def paragraph(text, model):
 def test_what_a_model_was_not_given_is_on_the_page_and_what_it_was_given_is_not(model):
     said = paragraph(section(page(made()), "What each was given"), model)
     mix = MIXES[model]
-    for family in FAMILIES:
+    for family in each_of(FAMILIES):
         assert (f"{family.name} ({family.levels[-1].holds})" in said) == (family.name in mix.no_hardest)
         assert not any(f"({level.holds})" in said for level in family.levels[:-1])
-    for phrase, fact in FACTS.items():
+    for phrase, fact in each_of(FACTS.items()):
         assert bool(re.search(rf"[:,] {re.escape(phrase)}[,.]", said)) == (phrase in mix.unheard), phrase
         assert (f"{phrase} ({fact.popular})" in said) == (phrase in mix.confused)
     assert f"{len(mix.no_hardest)} families" in said
@@ -121,7 +121,7 @@ def test_a_model_that_was_given_what_another_was_is_not_told_twice():
 def test_how_each_was_trained_is_on_the_page():
     card = made()
     text = section(page(card), "Training")
-    for name in room.NAMES:
+    for name in each_of(room.NAMES):
         assert f"| {name} | 3,100 | 38.0 M (9.5 M of answers) |  | 90 min | cpu | 11 |" in text
     weighed = card.models["mid"].training.model_copy(update={"weights": {"ordering": 2.0, "facts": 0.7}})
     mid = card.models["mid"].model_copy(update={"training": weighed})

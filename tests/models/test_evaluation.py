@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,20 +61,20 @@ def test_what_is_written_is_what_the_product_shows(small, max_tokens):
 
 
 def test_every_token_is_the_first_of_the_largest_in_its_row(written):
-    for answer in written:
+    for answer in each_of(written):
         assert answer.rows.shape[0] == len(answer.ids) > 0
         assert tuple(int(np.flatnonzero(row == row.max())[0]) for row in answer.rows) == answer.ids
 
 
 def test_a_model_that_reads_its_own_answer_has_the_same_rows(small, written, agree):
-    for answer in written:
+    for answer in each_of(written):
         rows = small.read(answer)
         assert rows.shape == answer.rows.shape
         assert all(map(agree, map(Dense.from_logits, rows), map(Dense.from_logits, answer.rows)))
 
 
 def test_an_answer_does_not_depend_on_what_was_asked_or_read_before(small, written, agree):
-    for question, answer in reversed([*zip(QUESTIONS, written, strict=True)]):
+    for question, answer in each_of(reversed([*zip(QUESTIONS, written, strict=True)])):
         again = small.write(question)
         assert (again.prompt, again.ids, again.text) == (answer.prompt, answer.ids, answer.text)
         assert all(map(agree, map(Dense.from_logits, again.rows), map(Dense.from_logits, answer.rows)))
@@ -82,7 +82,7 @@ def test_an_answer_does_not_depend_on_what_was_asked_or_read_before(small, writt
 
 
 def test_the_prompt_is_the_question_in_the_models_own_template(small, written):
-    for question, answer in zip(QUESTIONS, written, strict=True):
+    for question, answer in each_of(zip(QUESTIONS, written, strict=True)):
         shown = b"".join(map(small.engine.piece, answer.prompt)).decode()
         assert shown == f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
 
@@ -315,7 +315,7 @@ def test_an_answer_is_right_where_its_familys_grader_says_so():
     told = []
     found = evaluation.evaluate(knowing(problems, lambda p: p.canonical in chosen), problems, told.append)
     assert told == list(found) == [family.name for family in FAMILIES]
-    for name, of_family in problems.items():
+    for name, of_family in each_of(problems.items()):
         assert [answer.problem for answer in found[name]] == of_family
         assert [answer.correct for answer in found[name]] == [p.canonical in chosen for p in of_family]
     assert [evaluation.count_right(answers).num_correct for answers in found.values()] == [
@@ -381,7 +381,7 @@ def test_the_same_model_on_the_same_problems_gives_the_same_figures(small):
     problems = evaluation.problems_of("test", 2)
     backwards = {name: problems[name][::-1] for name in reversed(problems)}
     one, two = (evaluation.evaluate(small, asked, lambda _: None) for asked in (problems, backwards))
-    for name, answers in one.items():
+    for name, answers in each_of(one.items()):
         assert [answer.written.text for answer in answers] == [answer.written.text for answer in two[name][::-1]]
     first, second = (evaluation.to_json("small", found) for found in (one, two))
     assert first == second

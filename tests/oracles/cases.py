@@ -9,10 +9,23 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import pytest
+
+Item = TypeVar("Item")
+
+
+def each_of(items: Iterable[Item], *, least: int = 1) -> Iterator[Item]:
+    """Yield the items of a loop that asserts. Raises AssertionError where fewer came than ``least``.
+
+    Of nothing everything holds. With ``least=0`` it may be of nothing, in a test that asserts something beside it.
+    """
+    number = 0
+    for number, item in enumerate(items, start=1):  # noqa: B007  (how many there were)
+        yield item
+    assert number >= least, f"{number} came, so nothing was asserted of the others"
 
 
 def each(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import each_of
 
 from hybrid.partitions.opposites import is_turned, on_two_sides, sides_of
 
@@ -29,7 +30,7 @@ def test_no_word_contradicts_itself():
     """A word on two sides of one set could join neither of them, and would say that the set is wrong."""
     for line in ("fall", "lower", "right", "second", "open", "king", "last", "short", "mother", "may", "march"):
         by_set = {}
-        for number, side in sides_of(line):
+        for number, side in each_of(sides_of(line)):
             assert by_set.setdefault(number, side) == side, line
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from cases import each
+from cases import each, each_of
 from naive_policies import text
 from toy_score import ToyScore
 
@@ -70,7 +70,7 @@ def test_a_write_from_a_place_is_the_local_text_up_to_it_and_then_the_clouds(toy
     def script(number, num):
         return DraftPlan("write", at, limit) if number == 0 else keep(num)
 
-    for pair in both:
+    for pair in each_of(both):
         small, large = pair
         policy, seen = auto(script)
         shown, log = play(toys, policy, pair)
@@ -82,7 +82,7 @@ def test_a_write_from_a_place_is_the_local_text_up_to_it_and_then_the_clouds(toy
 
 
 def test_what_is_kept_is_the_local_models_text_and_nothing_is_asked(toys, both):
-    for pair in both:
+    for pair in each_of(both):
         shown, log = play(toys, auto(lambda _, num: keep(num))[0], pair)
         assert text(shown) == own(pair[0], (), LENGTH)
         assert {type(request) for request in log} == {Draft, Emit}
@@ -92,7 +92,7 @@ def test_what_is_kept_is_the_local_models_text_and_nothing_is_asked(toys, both):
 def test_a_check_of_the_whole_draft_and_the_rest_is_once(toys, both, threshold):
     policy, _ = auto(lambda _, num: DraftPlan("check", num), {"threshold": threshold, "hold": "rest"})
     once = preset("once", PolicyOptions(threshold=threshold, max_tokens=LENGTH))
-    for pair in both:
+    for pair in each_of(both):
         assert text(play(toys, policy, pair)[0]) == text(play(toys, once, pair)[0])
 
 
@@ -138,7 +138,7 @@ def test_short_spans_have_the_text_of_excess_whatever_their_length(toys, both):
     for span in (1, 2, 5):
         policy, seen = auto(lambda _, num, span=span: DraftPlan("check", min(span, num), 0), {}, score=score)
         asked = 0
-        for pair in both:
+        for pair in each_of(both):
             shown, log = play(toys, policy, pair)
             assert text(shown) == text(play(toys, preset("excess:0.5", PolicyOptions(span=3)), pair)[0])
             assert all(len(request.span) <= span for request in log if isinstance(request, Check))
@@ -157,7 +157,7 @@ def test_with_an_infinite_worth_and_threshold_zero_the_text_is_the_clouds_own(to
     score = ToyScore((0.2,) * LENGTH, judge="kl:0", again=0.9)
     policy, _ = auto(None, {}, score=score, worth=Worth(worth), stream=stream, block=3, prompt_tokens=4)
     same = []
-    for pair in both:
+    for pair in each_of(both):
         shown, _ = play(toys, policy, pair)
         same.append(text(shown) == own(pair[1], (), LENGTH))
         assert worth < float("inf") or {token.source for token in shown} == {"cloud"}
@@ -182,7 +182,7 @@ SCRIPTS = {
 def test_with_a_cloud_that_never_answers_the_text_is_the_local_models_and_nothing_is_drafted_twice(
     toys, both, name, stream
 ):
-    for pair in both:
+    for pair in each_of(both):
         policy, _ = auto(SCRIPTS[name], {}, stream=stream, block=5)
         shown, log = play(toys, policy, pair, fails=lambda _: True)
         assert text(shown) == own(pair[0], (), LENGTH)
@@ -200,7 +200,7 @@ def test_with_a_cloud_that_never_answers_sampled_text_has_the_local_models_law(t
 
 @each("name", SCRIPTS)
 def test_every_answer_ends_wherever_the_cloud_is_cut_off(toys, both, name):
-    for cut, pair in itertools.product((1, 2, 3, 5), both):
+    for cut, pair in each_of(itertools.product((1, 2, 3, 5), both)):
         for how in ({}, {"told": False}, {"short": 1}, {"end": 2}):
             policy, _ = auto(SCRIPTS[name], {"threshold": 0.1}, stream="blocks", block=4)
             shown, log = play(toys, policy, pair, fails=lambda n, cut=cut: n >= cut, **how)
@@ -229,7 +229,7 @@ def test_blocks_are_shown_once_each_is_decided(toys, both):
 def test_an_early_decision_shows_each_token_at_once_and_takes_nothing_back(toys, both, turned_down):
     score = ToyScore(question=QuestionForecast(turned_down, 20.0, 1.0))
     policy, _ = auto(None, {}, score=score, stream="early", prompt_tokens=9)
-    for pair in both:
+    for pair in each_of(both):
         shown, log = play(toys, policy, pair)
         assert text(shown) == own(pair[turned_down > 0.5], (), LENGTH)
         assert not any(isinstance(request, Check) for request in log)
@@ -245,12 +245,12 @@ def test_an_early_decision_shows_each_token_at_once_and_takes_nothing_back(toys,
 
 def test_a_planner_is_told_what_the_cloud_has_read_or_written_of_this_answer(toys, both):
     """A second hand: of every text that was sent or written, the longest beginning that the draft shares."""
-    for pair in both:
+    for pair in each_of(both):
         for script in (SCRIPTS["check"], SCRIPTS["write on"], SCRIPTS["by turns"]):
             policy, seen = auto(script, {"threshold": 0.2, "hold": 2}, stream="blocks", block=4, prompt_tokens=100)
             _, log = play(toys, policy, pair)
             sent, told = [], iter(seen)
-            for request in log:
+            for request in each_of(log):
                 if isinstance(request, Check):
                     sent.append(request.at + text(request.span))
                 if isinstance(request, Write):
@@ -268,11 +268,11 @@ def common(first, second):
 
 def test_a_planner_is_told_the_last_divergence_and_its_age(toys, both):
     policy, seen = auto(lambda _, num: DraftPlan("write", 0, 1) if num > 8 else keep(min(num, 2)))
-    for pair in both:
+    for pair in each_of(both):
         seen.clear()
         shown, _ = play(toys, policy, pair)
         assert seen[0][0].last_divergence is None
-        for signals, *_ in seen[1:]:
+        for signals, *_ in each_of(seen[1:]):
             measured = [i for i in range(signals.shown) if shown[i].kl is not None]
             assert measured, "what the cloud writes comes with both rows"
             last = text(shown)[: measured[-1]]
@@ -282,12 +282,12 @@ def test_a_planner_is_told_the_last_divergence_and_its_age(toys, both):
 
 def test_each_plan_is_told_once_at_the_first_request_that_follows_it(toys, both):
     for name, script in SCRIPTS.items():
-        for pair in both:
+        for pair in each_of(both):
             policy, seen = auto(script, {"threshold": 0.2, "hold": "rest"}, stream="blocks", block=5)
             _, log = play(toys, policy, pair)
             plans = [request.plan for request in log if not isinstance(request, Draft) and request.plan]
             assert len(plans) == len(seen), name
-            for before, request in itertools.pairwise(log):
+            for before, request in each_of(itertools.pairwise(log)):
                 if not isinstance(request, Draft) and request.plan is not None:
                     assert isinstance(before, Draft)
 
@@ -296,7 +296,7 @@ def test_what_a_judge_said_is_told_even_where_nothing_stands(toys, both):
     """A label is a count, not something to be guessed from what is shown."""
     for sampling in (Sampling(), AT_ONE):
         rejected = 0
-        for pair in both:
+        for pair in each_of(both):
             policy, _ = auto(SCRIPTS["check"], {"threshold": 0.1, "sampling": sampling, "hold": "rest"})
             _, log = play(toys, policy, pair, coin=None)
             (check,) = (request for request in log if isinstance(request, Check))
@@ -332,9 +332,9 @@ def test_nothing_is_asked_that_the_endpoint_cannot_do(toys, both, abilities):
         score = ToyScore((hazard,) * LENGTH, (hazard * 2,) * LENGTH, judge, question=QuestionForecast(hazard, 12, 0.5))
         more = {"score": score, "mean_excess": nats, "kept_share": 0.9, "block": 5, "worth": Worth(4.0)}
         policy, _ = auto(None, {}, abilities=frozenset(abilities), stream=stream, prompt_tokens=20, **more)
-        for pair in both[:4]:
+        for pair in each_of(both[:4]):
             _, log = play(toys, policy, pair)
-            for request in log:
+            for request in each_of(log):
                 if isinstance(request, Check):
                     assert "score" in abilities
                 if isinstance(request, Write):
@@ -353,7 +353,7 @@ def within_stream(request, log):
 
 @each("name", ["kl", "excess", "doubt"])
 def test_with_the_rest_as_handoff_the_first_one_goes_to_the_end(toys, both, name):
-    for pair in both:
+    for pair in each_of(both):
         shown, log = play(
             toys, preset(name, PolicyOptions(span=3, threshold=0.2, hold="rest", max_tokens=LENGTH)), pair
         )
@@ -375,7 +375,7 @@ def test_a_priced_handoff_is_the_rest_or_the_policys_own_whichever_is_cheaper(to
         )
         chosen = {"threshold": 0.2, "span": 3, "max_tokens": LENGTH}
         priced = preset(name, PolicyOptions(hold="priced", planner=planner, **chosen))
-        for pair in both:
+        for pair in each_of(both):
             shown, log = play(toys, priced, pair)
             if name != "once" and twin == "rest":
                 assert text(shown) == text(play(toys, preset(name, PolicyOptions(hold="rest", **chosen)), pair)[0])

@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from cases import each
+from cases import each, each_of
 from told_plays import WAYS, choices_of, told
 from wrong_judges import AcceptsEverything
 
@@ -97,7 +97,7 @@ def test_greedy_chains_give_the_clouds_own_text(toys, span, inner, k, bonus):
 @pytest.mark.parametrize("count", [4, pytest.param(60, marks=SLOW)])
 def test_greedy_any_lower_level_may_be_used(toys, lower, count):
     """However wrong it is; with another below it, a cloud that answers few rows, and text that it writes itself."""
-    for number in range(count):
+    for number in each_of(range(count)):
         small, mid, large = models(toys, number)
         for span, handoff, short in ((1, 0, None), (4, 0, 2), (5, 2, None)):
             stages = [Stage(2, judge, GREEDY, handoff_tokens=handoff) for judge in (GreedyMatch(), LOWER[lower])]
@@ -181,10 +181,10 @@ def asked_of_the_cloud(log, num_stages):
 @pytest.mark.parametrize("names", [["greedy-exact", "kl", "doubt", "paper"], pytest.param(list(PRESETS), marks=SLOW)])
 def test_a_greedy_chain_plays_as_its_largest_local_model_alone_would(toys, names):
     """Every preset: the same requests to the cloud, the same tokens for the same reasons, whatever the cloud does."""
-    for name, share in itertools.product(names, (0.5, 0.95)):
+    for name, share in each_of(itertools.product(names, (0.5, 0.95))):
         small, mid, _ = models(toys, 0, size=SIZE)
         large = toys.Mix(mid, "large", share)
-        for number, choices in enumerate(choices_of(name, LENGTH)):
+        for number, choices in each_of(enumerate(choices_of(name, LENGTH))):
             try:
                 policy = preset(name, PolicyOptions(max_tokens=LENGTH, **choices))
             except UsageError:
@@ -210,7 +210,7 @@ def test_nothing_is_drafted_or_read_after_the_end_of_an_answer(toys, span, numbe
         stages = (Stage(2, GreedyMatch(), GREEDY), Stage(inner, GreedyMatch(), GREEDY, bonus, handoff))
         policy = replace(preset("greedy-exact", PolicyOptions(span=span)), stages=stages)
         _, log = toys.play(policy, small, large, None, LENGTH, mids=mids, end=end)
-        for request in log:
+        for request in each_of(log):
             if isinstance(request, Draft):
                 assert end not in request.at
                 assert len(request.at) < LENGTH
@@ -227,7 +227,7 @@ def test_a_token_names_who_wrote_it(toys, number):
     policy = replace(preset("kl", PolicyOptions()), stages=(Stage(3, GreedyMatch(), GREEDY),))
     shown, _ = toys.play(policy, small, large, None, LENGTH, mids=(mid,), end=-1)
     assert {token.writer for token in shown if token.source == "local"} == {0, 1}
-    for i, token in enumerate(shown):
+    for i, token in each_of(enumerate(shown)):
         before = text(shown)[:i]
         if token.source == "local":
             assert (mid, small)[token.writer == 0](before).best == token.id
@@ -269,7 +269,7 @@ def chain(toys, inner, outer, span, stage, chosen, sampling=AT_ONE):
 @pytest.mark.parametrize("length", [2, pytest.param(3, marks=SLOW)])
 def test_an_exact_chain_of_three_has_the_clouds_own_law(toys, length):
     *_, large = three = models(toys, 7)
-    for inner, outer, span, stage, k, chosen in CHAINS if length == 3 else CHAINS[:5]:
+    for inner, outer, span, stage, k, chosen in each_of(CHAINS if length == 3 else CHAINS[:5]):
         policy = chain(toys, inner, outer, span, stage, chosen)
         found = law(toys, policy, three, length, k=k)
         assert toys.distance(found, own(toys, large, length)) < 1e-12, f"{inner} {outer} {span} {stage} {k}"
@@ -294,7 +294,7 @@ def test_whatever_is_above_and_below_the_law_is_the_clouds(toys, inner, outer, b
 def test_an_exact_chain_has_the_clouds_law_under_the_users_sampling(toys, sampling, length):
     """Each level draws under it: what leaves a level has its model's law under it, and that is what is tested above."""
     *_, large = three = models(toys, 7)
-    for inner, outer, span, stage, k, chosen in CHAINS[:3]:
+    for inner, outer, span, stage, k, chosen in each_of(CHAINS[:3]):
         policy = chain(toys, inner, outer, span, stage, chosen, sampling)
         found = law(toys, policy, three, length, k=max(k, 2), law=sampling)
         assert toys.distance(found, own(toys, large, length, sampling)) < 1e-12, f"{inner} {outer} {span}"
@@ -320,10 +320,10 @@ def test_a_sampled_chain_has_the_law_of_its_largest_local_model_alone(toys, name
     stages = [
         Stage(span, sampled(judge), sampling, bonus) for judge, span, bonus in (("block", 2, False), ("exact", 2, True))
     ]
-    for name, chosen in itertools.product(names, ({"span": 2}, {"span": 3, "hold": 1})):
+    for name, chosen in each_of(itertools.product(names, ({"span": 2}, {"span": 3, "hold": 1}))):
         policy = preset(name, PolicyOptions(max_tokens=2, sampling=sampling, **chosen))
         ways = WAYS[:1] if names is QUICK_NAMES else ({}, {"told": False}, {"short": 1}, {"fails": lambda n: n == 2})
-        for way, stage in itertools.product(ways, stages[: len(ways)]):
+        for way, stage in each_of(itertools.product(ways, stages[: len(ways)])):
             alone = law(toys, policy, (mid, large), 2, k=2, **way)
             found = law(toys, replace(policy, stages=(stage,)), three, 2, k=2, **way)
             assert toys.distance(found, alone) < 1e-12, f"{name} {chosen} {way} {stage.judge}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cases import each
+from cases import each, each_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,7 +53,7 @@ WITHOUT_EFFECT = {
 
 
 def test_a_number_in_the_name_is_the_policys_threshold():
-    for name, found in PRESETS.items():
+    for name, found in each_of(PRESETS.items()):
         if name in TAKE_A_NUMBER:
             for number in (0.25, 0.75, found.number.default):
                 text = f"{name}:{number_text(number)}"
@@ -67,7 +67,7 @@ def test_a_number_in_the_name_is_the_policys_threshold():
 
 
 def test_an_inherited_threshold_does_not_reach_a_policy_that_takes_none():
-    for name in PRESETS.keys() - TAKE_A_NUMBER:
+    for name in each_of(PRESETS.keys() - TAKE_A_NUMBER):
         assert preset(name, PolicyOptions(threshold=0.3)) == preset(name, PolicyOptions())
 
 
@@ -104,7 +104,7 @@ def test_a_policy_describes_itself_in_the_same_grammar():
     assert str(preset("auto", PolicyOptions())) == "auto span=512 plan=worth:2.2:verdict:whole judge=kl:0.7 hold=priced"
     assert str(preset("kl", PolicyOptions(hold="priced"))).endswith("hold=priced handback=kl:0.5")
     assert str(preset("cloud", PolicyOptions(max_tokens=9))) == "cloud span=1 gate=never lead=9"
-    for name in PRESETS:
+    for name in each_of(PRESETS):
         own = preset(name, PolicyOptions())
         parts = dict(part.split("=", 1) for part in str(own).split(" ")[1:])
         chosen = {} if name in {"local", "cloud"} else {"gate": parts.get("gate"), "judge": parts.get("judge")}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, each_of
 from toy_score import ToyScore
 
 from hybrid.policy import PolicyOptions, preset
@@ -159,7 +159,7 @@ def text(shown):
 
 
 def test_where_each_token_is_alone_or_nothing_is_known_it_is_kl(toys):
-    for small, large in pairs(toys):
+    for small, large in each_of(pairs(toys)):
         expected, requests = played(toys, "kl:0.3", small, large)
         for known in (None, concepts(size=SIZE)):
             shown, log = played(toys, "concepts:0.3", small, large, known)
@@ -171,11 +171,11 @@ def test_where_each_token_is_alone_or_nothing_is_known_it_is_kl(toys):
 def test_with_one_concept_nothing_is_handed_over_and_each_divergence_is_counted(toys):
     everything = concepts(range(SIZE), size=SIZE)
     num_wording = 0
-    for small, large in pairs(toys):
+    for small, large in each_of(pairs(toys)):
         shown, _ = played(toys, "concepts:0.3", small, large, everything)
         alone, _ = played(toys, "local", small, large)
         assert text(shown) == text(alone)
-        for token in shown:
+        for token in each_of(shown):
             assert token.is_wording == (token.kl.lower > 0.3)
             num_wording += token.is_wording
     assert num_wording > 20
@@ -183,9 +183,9 @@ def test_with_one_concept_nothing_is_handed_over_and_each_divergence_is_counted(
 
 def test_every_hand_over_that_it_makes_kl_makes_after_the_same_text(toys):
     known, num = concepts({0, 1}, {2, 3}, size=SIZE), 0
-    for small, large in pairs(toys):
+    for small, large in each_of(pairs(toys)):
         shown, _ = played(toys, "concepts:0.3", small, large, known)
-        for token in shown:
+        for token in each_of(shown):
             if token.how == "recovered":
                 num += 1
                 assert token.kl.lower > 0.3
@@ -223,7 +223,7 @@ def test_a_planner_that_knows_concepts_is_told_of_a_draft_over_them(toys):
     prices, score = AskPrices(1.0, 0.5, 2.0, closing=1.0), ToyScore(hazard=(0.01,) * LENGTH)
     how = {"worth": Worth(0.1), "block": 3, "stream": "blocks", "floor": 1.0}
     planner = Planner(score=score, prices=prices, prompt_tokens=7, partition=partition, **how)
-    for small, large in pairs(toys, 0.2):
+    for small, large in each_of(pairs(toys, 0.2)):
         shown, log = played(toys, "auto:50", small, large, planner=planner)
         plans = [each.plan for each in log if isinstance(each, Check) and each.plan is not None]
         first, second = plans[0].signals, plans[1].signals

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, each_of
 from wrong_judges import AcceptsEverything, ForgetsTheTail
 
 from hybrid.policy import DraftPosition, PolicyOptions, preset
@@ -104,7 +104,7 @@ def error(toys, policy, pair, sampling=AT_ONE, expected=None, length=LENGTH, **h
 @pytest.mark.parametrize("name", EXACT)
 @grid((1, 2, 3), WAYS, quick=once)
 def test_the_law_is_the_targets_own_from_any_top_k(toys, pair_of, name, cases):
-    for i, k, way in cases:
+    for i, k, way in each_of(cases):
         policy = preset(name, PolicyOptions(sampling=AT_ONE, **way))
         assert error(toys, policy, pair_of(i), k=k) < 1e-12, f"pair {i}, {k} shown, {way}"
 
@@ -132,7 +132,7 @@ def test_the_law_survives_a_gate_that_asks_before_the_first_token_and_no_bonus(t
 @grid((2, 3), TRUNCATED)
 def test_the_law_is_the_targets_own_under_the_users_sampling(toys, pair_of, name, cases):
     """With what the shown tokens determine, and where they do not: then the cloud draws, whatever was drafted."""
-    for i, k, sampling in cases:
+    for i, k, sampling in each_of(cases):
         policy = preset(name, PolicyOptions(span=2, sampling=sampling))
         assert error(toys, policy, pair_of(i), sampling, k=k) < 1e-12, f"pair {i}, {k} shown, {sampling}"
 
@@ -162,7 +162,7 @@ def test_where_a_row_does_not_determine_the_law_no_coin_looks_at_what_was_drafte
 @grid((0, 1, 2), (True, False), TEMPERED, quick=lambda _, first, told, __: first == 1 or not told)
 def test_the_law_is_the_targets_own_however_long_the_cloud_writes_on(toys, pair_of, name, cases):
     """One token and no more, or blocks from one or two tokens up; with rows that tell when to hand back, or without."""
-    for i, first, told, sampling in cases:
+    for i, first, told, sampling in each_of(cases):
         policy = replace(preset(name, PolicyOptions(span=2, sampling=sampling)), undetermined_tokens=first)
         said = f"pair {i}, first block {first}, rows {told}, {sampling}"
         assert error(toys, policy, pair_of(i), sampling, k=2, told=told) < 1e-12, said
@@ -215,7 +215,7 @@ def test_the_cloud_hands_back_at_the_first_row_that_determines_the_law(toys, nam
         known = [
             drawing.shown_distributions(large.shown(texts[:i], 3), small(texts[:i])) is not None for i in range(20)
         ]
-        for before, request in itertools.pairwise([one for one in log if not isinstance(one, Emit)]):
+        for before, request in each_of(itertools.pairwise([one for one in log if not isinstance(one, Emit)])):
             if isinstance(before, Write) and before.limit == 1 and len(before.at) < 19:
                 goes_on += isinstance(request, Write)
                 comes_back += isinstance(request, Draft)
@@ -343,7 +343,7 @@ DEFERRALS = (("chow", 0.4), ("diff", 0.02), ("diff", 0.1), ("opt", 0.05), ("opt"
 
 @grid(DEFERRALS)
 def test_a_cascade_has_the_law_that_its_deferral_rule_says(toys, pair_of, cases):
-    for i, (deferral, alpha) in cases:
+    for i, (deferral, alpha) in each_of(cases):
         policy = preset("cascade", PolicyOptions(span=2, sampling=AT_ONE, judge=f"cascade-{deferral}:{alpha}"))
         expected = either(pair_of(i), deferral, alpha)
         assert error(toys, policy, pair_of(i), k=3, expected=expected) < 1e-12, f"pair {i}, {deferral}:{alpha}"
@@ -366,14 +366,14 @@ def test_a_cascade_decides_by_the_position_and_not_by_what_was_drafted(pair):
     small, large = pair
     for alpha in (0.2, 0.4):
         judge = CascadeDeferral(TargetSampler(AT_ONE), alpha, "opt")
-        for at in PREFIXES:
+        for at in each_of(PREFIXES):
             assert len({judge.defers(large.shown(at, 1, token), small(at)) for token in range(3)}) == 1
 
 
 @grid((0.3, 0.45, 0.6))
 def test_u_hlm_has_its_closed_form(toys, pair_of, cases):
     """Tokens that are not asked about keep q; the others are thinned, and what they lose goes to the residual."""
-    for i, limit in cases:
+    for i, limit in each_of(cases):
         small, large = pair_of(i)
         policy = preset("u-hlm", PolicyOptions(span=3, sampling=AT_ONE, threshold=limit))
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -137,7 +137,7 @@ def test_a_greedy_text_costs_at_most_the_threshold_times_its_local_tokens(both, 
     for strict, bonus, hold, span, k in itertools.product((False, True), (False, True), (0, 2), (1, 3, 8), (1, 5)):
         chosen = {"strict": strict, "bonus": bonus, "hold": hold, "span": span}
         policy = preset("excess", PolicyOptions(threshold=threshold, **chosen))
-        for small, large in both[:4]:
+        for small, large in each_of(both[:4]):
             shown = written(policy, (small, large), k)
             local = sum(map(is_local, shown))
             assert cost_of(shown, large, lambda _: True) <= threshold * local + 1e-9, str(policy)
@@ -163,7 +163,7 @@ def test_sampled_the_accepted_tokens_of_every_text_cost_at_most_the_threshold_ea
             return played
 
         assert sum(toys.law_of(answer, 3).values()) == pytest.approx(1.0)
-        for shown in texts:
+        for shown in each_of(texts):
             accepted = sum(token.how == "accepted" for token in shown)
             assert cost_of(shown, large, lambda token: token.how == "accepted") <= threshold * accepted + 1e-9
             assert scope is not None or accepted == sum(map(is_local, shown)), "every local token is checked"
@@ -200,7 +200,7 @@ def test_at_0_the_text_costs_nothing_and_is_the_clouds_but_for_ties(toys):
 @each("hold", [0, 3])
 def test_after_a_corrected_token_the_cloud_writes_as_many_as_it_holds_the_pen_for(toys, both, hold):
     policy, corrected = preset("excess", PolicyOptions(threshold=0.2, span=4, hold=hold)), 0
-    for small, large in both:
+    for small, large in each_of(both):
         shown, log = toys.play(policy, small, large, None, LENGTH, k=2, end=-1)
         how = [token.how for token in shown]
         corrected += how.count("recovered")

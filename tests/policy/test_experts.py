@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, each_of
 
 from hybrid.engine import Cursor, ScriptedEngine
 from hybrid.policy import PolicyOptions, decode, preset
@@ -151,7 +151,7 @@ EVERY = [
 
 @pytest.mark.parametrize("rules", [EVERY[:1], pytest.param(EVERY[1:], marks=pytest.mark.slow)], ids=["one", "others"])
 def test_exact_rules_give_the_clouds_own_law_whatever_the_weights_do(toys, rules):
-    for mixing, name, span, more in rules:
+    for mixing, name, span, more in each_of(rules):
         policy = preset(name, PolicyOptions(span=span, sampling=AT_ONE, cloud_top_k=2, **more))
         made = models(toys)
         found, moved = law_of(toys, policy, made, mixing)
@@ -189,17 +189,17 @@ def test_the_cloud_writes_only_where_all_of_several_models_exceed_the_threshold(
     for number, threshold in itertools.product(range(6), (0.05, 0.1, 0.2)):
         played = greedy(kl_policy(threshold), turns(toys, number), "select")
         shown = ids(tuple(played.shown))
-        for place, pending in enumerate(played.shown):
+        for place, pending in each_of(enumerate(played.shown)):
             if pending.how == "recovered":
                 num_cloud += 1
                 assert min(divergences(played, shown[:place])) > threshold
         asked = [request for request in played.log if not isinstance(request, Emit)]
-        for before, request in itertools.pairwise(asked):
+        for before, request in each_of(itertools.pairwise(asked), least=0):
             if isinstance(before, Check) and isinstance(request, Write):
                 assert played.shown[len(request.at) - 1].how == "recovered", "with the token that all have lost"
         named = [request for request in asked if isinstance(request, Draft) and request.expert is not None]
         num_given += len(named)
-        for request in named:
+        for request in each_of(named, least=0):
             assert divergences(played, request.at)[request.expert] <= threshold
     assert num_given
     assert num_cloud
@@ -210,7 +210,7 @@ def test_a_mixtures_own_divergence_decides(toys):
     for number in range(4):
         played = greedy(kl_policy(0.05), turns(toys, number), "mix")
         assert all(request.expert is None for request in played.log if isinstance(request, Draft))
-        for pending in played.shown:
+        for pending in each_of(played.shown):
             if pending.how == "accepted":
                 assert kl_divergence(pending.target_row, pending.draft_row).lower <= 0.05
                 assert len(pending.draft_row.weights) == 2
@@ -219,7 +219,7 @@ def test_a_mixtures_own_divergence_decides(toys):
 @each("mixing", ["mix", "select"])
 def test_weights_stand_still_while_a_span_is_drafted_and_follow_what_was_said(toys, mixing):
     played = greedy(kl_policy(0.3), turns(toys, 1), mixing, most=30)
-    for request, weights, after in zip(played.log, played.weights, played.weights[1:], strict=False):
+    for request, weights, after in each_of(zip(played.log, played.weights, played.weights[1:], strict=False)):
         if isinstance(request, Emit):
             assert weights == after, "what is shown moves nothing"
     drafts = [

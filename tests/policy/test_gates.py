@@ -8,7 +8,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, each_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from naive_divergence import FAR_APART, POSITIVE, law, naive_kl, pairs
@@ -235,7 +235,7 @@ def test_what_a_gate_says_depends_on_its_arguments_alone(name):
 def test_a_gate_goes_on_or_says_one_of_three_calls(drafted, row, data):
     """None of which drops the token that was drawn."""
     token, place = data.draw(st.integers(0, row.num_tokens - 1)), DraftPosition(len(drafted), drafted)
-    for name in GATES:
+    for name in each_of(GATES):
         gate = built(name)
         assert gate.when_full in get_args(GateDecision)
         assert gate.before(row, place) in {None, *get_args(GateDecision)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from cases import each
+from cases import each, each_of
 
 from hybrid.errors import UsageError
 from hybrid.policy import PRESETS, DraftPosition, PolicyOptions, preset
@@ -175,7 +175,7 @@ def test_who_is_said_to_have_a_models_own_text_has_it(toys, sampling):
     small = toys.Toy("q0")
     large = toys.Mix(small, "p0", 0.6)
     said = {small: 0, large: 0}
-    for name, chosen in compositions():
+    for name, chosen in each_of(compositions()):
         try:
             policy = preset(name, PolicyOptions(span=2, sampling=sampling, **chosen))
         except UsageError:
@@ -218,7 +218,7 @@ def test_what_is_said_of_unchecked_tokens_is_true_of_each(toys):
     small = toys.Toy("q0", 5)
     large = toys.Mix(small, "p0", 0.6)
     none, some = 0, 0
-    for (name, chosen), sampling in itertools.product(compositions(), (GREEDY, AT_ONE)):
+    for (name, chosen), sampling in each_of(itertools.product(compositions(), (GREEDY, AT_ONE))):
         try:
             policy = preset(name, PolicyOptions(span=3, sampling=sampling, **chosen))
         except UsageError:
@@ -228,7 +228,7 @@ def test_what_is_said_of_unchecked_tokens_is_true_of_each(toys):
         shown, _ = toys.play(policy, small, large, coin, 16, k=3, end=-1)
         sentence = policy.guarantee(sampling, 512)
         text = tuple(token.id for token in shown)
-        for i, token in enumerate(shown):
+        for i, token in each_of(enumerate(shown)):
             if token.how != "unchecked":
                 continue
             assert ALL not in sentence, str(policy)
@@ -286,7 +286,7 @@ def test_no_composition_asks_for_what_it_does_not_say_it_needs(toys):
     """The coin takes the last symbol wherever it may: the tail is drawn as often as it can be."""
     small = toys.Toy("q0", 5)
     large = toys.Mix(small, "p0", 0.6)
-    for sampling, (name, chosen) in itertools.product((GREEDY, AT_ONE), compositions()):
+    for sampling, (name, chosen) in each_of(itertools.product((GREEDY, AT_ONE), compositions())):
         try:
             policy = preset(name, PolicyOptions(span=2, sampling=sampling, **chosen))
         except UsageError:

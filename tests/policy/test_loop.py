@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from cases import each
+from cases import each, each_of
 
 from hybrid.policy import PRESETS, PolicyOptions, preset
 from hybrid.policy.gates import ALWAYS, NEVER, FixedGate
@@ -51,7 +51,7 @@ def text(shown):
 @each("k", [1, 2, 3])
 def test_greedy_exact_gives_the_targets_own_text(toys, span, k):
     policy = preset("greedy-exact", PolicyOptions(span=span))
-    for small, large in pairs(toys):
+    for small, large in each_of(pairs(toys)):
         shown, _ = toys.play(policy, small, large, None, LENGTH, k=k)
         assert text(shown) == toys.greedy_text(large, LENGTH)
 
@@ -59,7 +59,7 @@ def test_greedy_exact_gives_the_targets_own_text(toys, span, k):
 def test_greedy_exact_gives_the_targets_text_when_a_server_answers_fewer_rows(toys):
     """Generate-and-compare endpoints answer only up to the first difference."""
     for short in (1, 2):
-        for small, large in pairs(toys):
+        for small, large in each_of(pairs(toys)):
             shown, _ = toys.play(preset("greedy-exact", PolicyOptions(span=4)), small, large, None, LENGTH, short=short)
             assert text(shown) == toys.greedy_text(large, LENGTH)
 
@@ -68,7 +68,7 @@ def test_greedy_exact_gives_the_targets_text_when_a_server_answers_fewer_rows(to
 @each("k", [1, 3])
 def test_kl_at_threshold_zero_gives_the_targets_own_text(toys, span, k):
     policy = preset("kl", PolicyOptions(span=span, threshold=0.0))
-    for small, large in pairs(toys):
+    for small, large in each_of(pairs(toys)):
         shown, _ = toys.play(policy, small, large, None, LENGTH, k=k)
         assert text(shown) == toys.greedy_text(large, LENGTH)
 
@@ -76,7 +76,7 @@ def test_kl_at_threshold_zero_gives_the_targets_own_text(toys, span, k):
 @each("span", SPANS)
 def test_kl_at_threshold_infinity_gives_the_small_models_text_and_never_hands_over(toys, span):
     policy = preset("kl", PolicyOptions(span=span, threshold=math.inf))
-    for small, large in pairs(toys):
+    for small, large in each_of(pairs(toys)):
         shown, log = toys.play(policy, small, large, None, LENGTH)
         assert text(shown) == toys.greedy_text(small, LENGTH)
         assert not any(isinstance(request, Write) for request in log)
@@ -132,7 +132,7 @@ def naive_kl_text(small, large, threshold, span, length, end):
 
 @each("threshold", [0.05, 0.2, 0.6])
 def test_kl_equals_a_separate_naive_program(toys, threshold):
-    for small, large in pairs(toys, 0.3):
+    for small, large in each_of(pairs(toys, 0.3)):
         for span in (1, 3, 5):
             policy = preset("kl", PolicyOptions(span=span, threshold=threshold))
             shown, _ = toys.play(policy, small, large, None, LENGTH)
@@ -142,7 +142,7 @@ def test_kl_equals_a_separate_naive_program(toys, threshold):
 @models(8, 30)
 def test_kl_equals_a_separate_naive_program_on_long_texts(toys, count):
     """Texts that do not end early go through many hand-overs and hand-backs."""
-    for i in range(count):
+    for i in each_of(range(count)):
         small = toys.Toy(f"a{i}", 5)
         large = toys.Mix(small, f"b{i}", 0.35)
         policy = preset("kl", PolicyOptions(span=3, threshold=0.1))
@@ -176,7 +176,7 @@ def naive_doubt_text(small, large, entropy, threshold, length, end):
 @each("threshold", [0.0, 0.1, 0.4])
 def test_doubt_equals_a_separate_naive_program(toys, threshold, count):
     """Limits of the rule are cases of it: doubt at 0 is always, at infinity never."""
-    for i in range(count):
+    for i in each_of(range(count)):
         small = toys.Toy(f"a{i}", 5)
         large = toys.Mix(small, f"b{i}", 0.3)
         for entropy in (0.0, 1.0, 1.3, math.inf):
@@ -196,14 +196,14 @@ def test_doubt_equals_a_separate_naive_program(toys, threshold, count):
 @each("threshold", [0.0, 0.1, 0.4])
 def test_what_is_written_without_rows_is_scored_block_by_block_and_the_text_is_the_same(toys, threshold):
     """SGLang tells rows after the temperature: they were dropped, and the pen went back as if the models agreed."""
-    for i in range(PAIRS):
+    for i in each_of(range(PAIRS)):
         small = toys.Toy(f"a{i}", 5)
         large = toys.Mix(small, f"b{i}", 0.3)
         policy = preset("doubt", PolicyOptions(entropy=1.3, threshold=threshold))
         shown, log = toys.play(policy, small, large, None, 40, k=5, end=-1, told=False)
         assert text(shown) == naive_doubt_text(small, large, 1.3, threshold, 40, -1)
         written = [request for request in log if isinstance(request, Check | Write)]
-        for before, check in itertools.pairwise(written):
+        for before, check in each_of(itertools.pairwise(written)):
             if isinstance(check, Check):
                 assert check.at + text(check.span) == (*before.at, check.span[-1].id)
                 assert not check.wants_next_row
@@ -254,7 +254,7 @@ def naive_paper_text(toys, small, large, threshold, span, lead):
 
 @each("lead", [0, 2])
 def test_paper_equals_the_draft_paper_written_down_separately(toys, lead):
-    for small, large in pairs(toys, 0.3):
+    for small, large in each_of(pairs(toys, 0.3)):
         for threshold in (0.0, 0.1, 0.3, math.inf):
             policy = preset("paper", PolicyOptions(span=3, threshold=threshold, lead=lead))
             shown, _ = toys.play(policy, small, large, None, LENGTH)
@@ -293,7 +293,7 @@ def test_the_cloud_writes_as_much_as_was_chosen_before_it_may_hand_back(toys, na
 def test_with_a_cloud_that_never_answers_every_preset_gives_exactly_the_small_models_text(toys, name):
     for span in (1, 3):
         policy = preset(name, PolicyOptions(span=span, max_tokens=LENGTH))
-        for small, large in pairs(toys):
+        for small, large in each_of(pairs(toys)):
             shown, _ = toys.play(policy, small, large, None, LENGTH, fails=lambda _: True)
             assert text(shown) == toys.greedy_text(small, LENGTH)
 
@@ -342,7 +342,7 @@ def test_kl_sampled_at_threshold_zero_has_exactly_the_large_models_law(toys):
 def test_with_a_cloud_cut_at_any_request_every_preset_finishes(toys, name, cut):
     """From the cut on the text is the small model's."""
     policy = preset(name, PolicyOptions(span=2, max_tokens=LENGTH))
-    for small, large in pairs(toys):
+    for small, large in each_of(pairs(toys)):
         shown, _ = toys.play(policy, small, large, None, LENGTH, fails=lambda n: n >= cut)
         assert len(shown) == LENGTH or shown[-1].id == toys.END
         kept = text(shown)
@@ -388,7 +388,7 @@ def test_a_reason_stands_at_the_first_token_of_its_handoff_only(toys):
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
     shown, _ = toys.play(preset("kl", PolicyOptions(span=3, threshold=0.1)), small, large, None, 40, k=5, end=-1)
     assert any(token.how == "recovered" for token in shown)
-    for before, token in itertools.pairwise(shown):
+    for before, token in each_of(itertools.pairwise(shown)):
         assert (token.why is not None) == (token.how == "recovered") or before.how not in {"recovered", "written"}
         assert not (token.how == "written" and before.how in {"recovered", "written"} and token.why)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from types import SimpleNamespace
 
-from cases import each
+from cases import each, each_of
 from naive_divergence import naive_kl
 from naive_policies import text
 
@@ -41,7 +41,7 @@ def once(threshold, max_tokens, sampling=Sampling()):  # noqa: B008  (a frozen v
 @each("threshold", [0.0, 0.1, 0.3, 0.6, math.inf])
 def test_once_equals_a_separate_naive_program_and_asks_twice_at_most(toys, both, threshold):
     sources = set()
-    for small, large in both:
+    for small, large in each_of(both):
         expected = naive_once(small, large, threshold, lambda model, at: model(at).best, LENGTH)
         shown, log = toys.play(once(threshold, LENGTH), small, large, None, LENGTH, k=5, end=-1)
         assert text(shown) == expected

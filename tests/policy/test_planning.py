@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from cases import each
+from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 from naive_planner import Case, Shop
@@ -171,7 +171,7 @@ def test_the_floor_checks_what_would_be_kept_by_its_own_coin_and_says_with_what_
 
 
 def test_in_nats_the_mean_excess_per_own_price_decides_and_a_check_pays_for_nothing_at_one_to_four():
-    for scoring, front in SETTINGS[:-1]:
+    for scoring, front in each_of(SETTINGS[:-1]):
         low, high = nats((0.4,) * 50, prices=prices(scoring, front)), nats((2.5,) * 50, prices=prices(scoring, front))
         kept, written = (each.plan(signals(50), final=True) for each in (low, high))
         assert kept.action == "keep"

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from cases import each_of
+
 import hybrid
 import hybrid.policy
 from hybrid.policy import PRESETS, PolicyOptions, preset
@@ -29,7 +31,7 @@ def oracle():
 def test_greedy_exact_does_what_the_readme_says(toys):
     """Many models, spans and end tokens; from one shown token as from all. Every origin occurs."""
     speculate, seen, checks = oracle(), set(), 0
-    for i in range(NUM_PAIRS):
+    for i in each_of(range(NUM_PAIRS)):
         small = toys.Toy(f"s{i}", 3 + i % 3)
         large = toys.Mix(small, f"l{i}", (0.3, 0.5, 0.8)[i % 3])
         for span in (1, 2, 3, 7):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, each_of
 from naive_policies import text
 from toy_score import ToyScore
 
@@ -58,7 +58,7 @@ def own(model):
 def test_a_greedy_text_is_wholly_one_models_own(toys, both, stream):
     """Whatever the score says, whatever a loss is counted in, and whatever ``auto`` would be able to do there."""
     kept = set()
-    for pair, nats, worth in itertools.product(both, (None, 0.5), (0.1, 0.7, 1.5, 9.0)):
+    for pair, nats, worth in each_of(itertools.product(both, (None, 0.5), (0.1, 0.7, 1.5, 9.0))):
         for turned_down in (0.1, 0.6):
             policy = route(planner(turned_down, stream=stream, mean_excess=nats, worth=Worth(worth)))
             shown, log = toys.play(policy, *pair, None, LENGTH, end=-1)
@@ -109,7 +109,7 @@ def certain(draft, at):
 def test_a_cloud_that_fails_in_the_middle_is_the_one_mixture(toys, both, stream):
     """One that never answers leaves the local model's own text, of what was drafted already."""
     policy = route(planner(0.9, stream=stream, worth=Worth(50.0)))
-    for pair, cut in itertools.product(both, range(1, LENGTH + 1)):
+    for pair, cut in each_of(itertools.product(both, range(1, LENGTH + 1))):
         shown, _ = toys.play(policy, *pair, None, LENGTH, end=-1, fails=lambda n, cut=cut: n >= cut)
         assert [token.source for token in shown] == ["cloud"] * (cut - 1) + ["local"] * (LENGTH - cut + 1)
         kept = text(shown)

@@ -6,7 +6,7 @@ import math
 from types import SimpleNamespace
 
 import pytest
-from cases import each
+from cases import each, each_of
 from naive_divergence import law, naive_jensen_shannon, naive_kl
 from naive_policies import certain, naive_bild, near, text
 from naive_rules import accepted
@@ -60,15 +60,15 @@ LOCALS = (
 
 @each(("name", "choices"), CLOUDS, ids=str)
 def test_at_one_end_a_rule_gives_the_clouds_greedy_text(toys, both, written, name, choices):
-    for small, large in both:
+    for small, large in each_of(both):
         expected = toys.greedy_text(large, LENGTH, end=-1)
-        for k in ANY:
+        for k in each_of(ANY):
             assert text(written(preset(name, PolicyOptions(**choices)), (small, large), k)) == expected
 
 
 @each(("name", "choices"), LOCALS, ids=str)
 def test_at_the_other_end_a_rule_gives_the_local_models_greedy_text(toys, both, written, name, choices):
-    for small, large in both:
+    for small, large in each_of(both):
         expected = toys.greedy_text(small, LENGTH, end=-1)
         assert text(written(preset(name, PolicyOptions(**choices)), (small, large))) == expected
 
@@ -101,7 +101,7 @@ def within_bound(toys, large, noise, bound):
 def test_certified_gives_the_clouds_text_where_the_divergence_is_within_the_bound(toys, pairs_of, bound):
     """And saves questions: many a token that it shows, nobody was asked about."""
     policy, unasked, asked = preset("certified", PolicyOptions(threshold=bound)), 0, 0
-    for noise, large in pairs_of(0.9):
+    for noise, large in each_of(pairs_of(0.9)):
         small = within_bound(toys, large, noise, bound)
         shown, log = toys.play(policy, small, large, None, LENGTH, k=2, end=-1)
         assert text(shown) == toys.greedy_text(large, LENGTH, end=-1)
@@ -174,7 +174,7 @@ def test_sampled_a_rule_has_its_closed_form(toys, three, name, choices, keeps, s
     """Every coin enumerated; what a few shown tokens leave open the cloud draws. fsd at 0 has the cloud's law."""
     policy = preset(name, PolicyOptions(span=2, sampling=AT_ONE, **choices))
     expected = toys.own_law(toys.Made(kept_or_drawn(*three, keeps)), 2)
-    for k in shown_k:
+    for k in each_of(shown_k):
         found = toys.law_of(lambda coin, k=k: toys.play(policy, *three, coin, 2, k=k), 2)
         assert toys.distance(found, expected) < 1e-12
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from cases import each
+from cases import each, each_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from naive_divergence import law, naive_jensen_shannon, naive_kl, naive_reverse, pairs
@@ -83,7 +83,7 @@ def test_a_rule_equals_a_separate_naive_program(both, written, called):
     """Whatever the span, and from as few shown tokens as it needs. Its text is neither model's own."""
     name, choices, stands, shown_k = RULES[called]
     whose = set()
-    for small, large in both:
+    for small, large in each_of(both):
 
         def choose(prefix, small=small, large=large):
             local, cloud = small(prefix), large(prefix)
@@ -152,7 +152,7 @@ def test_the_certified_judge_believes_the_upper_end_alone():
 @each("name", ["relaxed", "fsd", "cascade"])
 def test_a_bonus_changes_no_text_of_a_rule_that_takes_none(both, written, name):
     """It would be the cloud's token where the local model's may stand."""
-    for pair in both:
+    for pair in each_of(both):
         policy = preset(name, PolicyOptions(span=3))
         texts = {text(written(replace(policy, bonus=bonus), pair)) for bonus in (False, True)}
         assert len(texts) == 1
@@ -161,9 +161,9 @@ def test_a_bonus_changes_no_text_of_a_rule_that_takes_none(both, written, name):
 def test_a_gate_that_asks_before_the_first_token_lets_nothing_through_that_the_rule_rejects(both, written):
     """A rule without a bonus has nothing to answer such a question with."""
     policy = preset("relaxed", PolicyOptions(threshold=1.0, gate="max-prob:0.5:check"))
-    for small, large in both:
+    for small, large in each_of(both):
         shown = written(policy, (small, large))
-        for i, pending in enumerate(shown):
+        for i, pending in each_of(enumerate(shown)):
             assert pending.source == "cloud" or pending.id == large(text(shown[:i])).best
 
 
@@ -175,7 +175,7 @@ def test_a_gate_that_asks_before_the_first_token_lets_nothing_through_that_the_r
 def test_bild_equals_a_separate_naive_program(both, written, fall_back, roll_back):
     """From any top k: an endpoint tells the probability of the drafted token itself."""
     policy = preset("bild", PolicyOptions(threshold=roll_back, gate=f"max-prob:{fall_back}:check"))
-    for pair in both[:6]:
+    for pair in each_of(both[:6]):
         for k, span in ((1, 3), (2, 1), (SIZE, 3), (SIZE, 10)):
             expected = naive_bild(*pair, fall_back, roll_back, span, lambda model, at: model(at).best, LENGTH)
             assert text(written(replace(policy, span=span), pair, k)) == expected
@@ -206,7 +206,7 @@ def test_bild_turns_an_unlisted_token_down_only_where_the_list_proves_it_too_unl
 @each("hold", [1, 2, 5])
 def test_random_equals_a_separate_naive_program(both, written, hold):
     policy = preset("random", PolicyOptions(threshold=0.3, hold=hold))
-    for small, large in both:
+    for small, large in each_of(both):
         expected = ()
         while len(expected) < LENGTH:
             handed = policy.gate.before(small(expected), DraftPosition(len(expected), ())) == "write"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from cases import each_of
 from hypothesis import given
 from naive_divergence import (
     MAYBE_EXCLUDED,
@@ -37,7 +38,7 @@ def test_the_acceptance_interval_contains_the_overlap_and_is_no_wider_than_the_t
     target, draft = pair
     overlap = naive_overlap(target.probs, draft.probs)
     distance = math.fsum(abs(target.probs - draft.probs)) / 2
-    for row in rows(target):
+    for row in each_of(rows(target)):
         kept, apart = acceptance(row, draft), total_variation(row, draft)
         assert inside(overlap, kept)
         assert inside(distance, apart)
@@ -52,7 +53,7 @@ def test_the_acceptance_interval_contains_the_overlap_and_is_no_wider_than_the_t
 def test_the_acceptance_interval_contains_the_overlap_over_large_vocabularies(pair):
     target, draft = pair
     overlap = naive_overlap(target.probs, draft.probs)
-    for k in SOME_K:
+    for k in each_of(SOME_K):
         kept = acceptance(TopK.from_dense(target, k), draft)
         assert inside(overlap, kept)
         assert 0.0 <= kept.lower <= kept.upper <= 1.0
@@ -74,7 +75,7 @@ def test_equal_distributions_keep_everything_that_is_shown_and_never_more_than_e
 def test_both_ends_of_the_acceptance_interval_are_attained(pair):
     """By the same two completions as those of KL, the other way round."""
     target, draft = pair
-    for row in rows(target):
+    for row in each_of(rows(target)):
         kept = acceptance(row, draft)
         most, least = poured(row, draft), heaped(row, draft, least_likely_first(row, draft))
         assert naive_overlap(most, draft.probs) == pytest.approx(kept.upper, abs=SLACK)
@@ -101,7 +102,7 @@ def test_the_renormalised_number_is_zero_at_one_token_shown(pair):
 @given(pairs())
 def test_the_renormalised_number_is_the_divergence_of_the_renormalised_lists(pair):
     target, draft = pair
-    for row in rows(target):
+    for row in each_of(rows(target)):
         of_target, of_draft = row.probs / row.probs.sum(), draft.probs[row.ids] / draft.probs[row.ids].sum()
         naive = naive_kl(of_target, of_draft)
         assert kl_renormalised_on_shared_support(row, draft) == pytest.approx(naive, abs=SLACK)

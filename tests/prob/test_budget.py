@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import each_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from naive_divergence import MAYBE_EXCLUDED, TIED, naive_kl
@@ -79,7 +80,7 @@ def test_no_other_law_within_the_budget_keeps_more(case, seed):
     law, rng = project_within_budget(target, draft, budget), np.random.default_rng(seed)
     others = [draft, *rng.dirichlet(np.full(target.size, 0.5), 2)]
     others += [0.9 * law + 0.1 * other for other in rng.dirichlet(np.full(target.size, 0.5), 3)]
-    for other in others:
+    for other in each_of(others):
         assert kept(nearest_on_the_way(target, other, budget), draft) <= kept(law, draft) + 1e-7
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cases import each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,7 +65,7 @@ def test_cells_are_disjoint_and_their_masses_hold_what_two_steps_give(seed, show
     (p, p2), (q, q2) = laws(rng), laws(rng)
     cells = row_of(p, shown).cells(Dense.from_probs(q))
     assert not any(a != b and a.startswith(b) for a in cells.roots for b in cells.roots)
-    for i, root in enumerate(cells.roots):
+    for i, root in each_of(enumerate(cells.roots)):
         for pieces, first, second, low, high in (
             (THEIRS, p, p2, cells.target_low[i], cells.target_high[i]),
             (OURS.pieces, q, q2, cells.draft_low[i], cells.draft_high[i]),

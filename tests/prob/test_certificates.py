@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, each_of
 from convex import ahead, around, demoted, distances, least, least_kl, levelled
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -175,7 +175,7 @@ def test_no_best_token_leaves_the_tree_below_its_certificate(seed, measure):
         best = int(probs.argmax())
         before = (drafts >= drafts[:, [best]]).sum(axis=1) - 1
         apart = distances(probs, drafts, measure)
-        for m in range(1, size + 1):
+        for m in each_of(range(1, size + 1)):
             assert (apart[before >= m] >= tree_certificate(Dense.from_probs(probs), m, measure) - 1e-12).all()
 
 
@@ -206,7 +206,7 @@ def test_no_target_below_the_cover_certificate_has_its_best_token_outside_the_tr
         ranked = best_first(probs)
         targets = around(rng, probs, [levelled(probs, token, "reverse") for token in ranked[1:]])
         apart = distances(probs, targets, "reverse")
-        for m in range(1, size):
+        for m in each_of(range(1, size)):
             outside = np.isin(targets.argmax(axis=1), ranked[m:])
             assert (apart[outside] >= cover_certificate(Dense.from_probs(probs), m) - 1e-12).all()
 
@@ -239,7 +239,7 @@ def test_from_the_top_k_a_certificate_is_exact_where_the_rejected_token_is_liste
     assume(not undecided(target.probs, rule))
     whole, level = certificate(target, rule, measure), rule.rejection_level(target)
     out = rejected(target.probs, rule)
-    for row in rows(target):
+    for row in each_of(rows(target)):
         found = certificate(row, rule, measure)
         assert at_most(found, whole)
         if level and any(target.probs[i] == level for i in row.ids if i in out):
@@ -250,7 +250,7 @@ def test_from_the_top_k_a_certificate_is_exact_where_the_rejected_token_is_liste
 @given(targets(), COUNTS, MEASURES, st.integers(0, 9))
 def test_from_the_top_k_a_tree_certificate_is_exact_for_k_above_m_and_else_a_lower_bound(target, m, measure, actual):
     whole = tree_certificate(target, m, measure)
-    for row in rows(target):
+    for row in each_of(rows(target)):
         told = TopK.from_dense(target, row.num_listed, actual % target.num_tokens)
         found = tree_certificate(row, m, measure)
         assert at_most(found, whole)

@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import each_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_divergence import (
@@ -67,7 +68,7 @@ def test_whatever_the_list_hides_the_value_is_within(case):
     target, draft, partition = case
     truth = naive_concept_kl(partition, target.probs, draft.probs)
     assert concept_kl(FullRow(target), draft, partition).lower == pytest.approx(truth, abs=SLACK)
-    for row in rows(target):
+    for row in each_of(rows(target)):
         found = concept_kl(row, draft, partition)
         assert 0.0 <= found.estimate <= found.lower <= found.upper
         assert found.lower - NEAR <= truth <= found.upper + NEAR
@@ -115,7 +116,7 @@ def nearest(row, draft, partition):
 def test_the_lower_end_is_attained(case):
     """Also by masses of tokens that keep the cap: what a concept may have, its hidden tokens can hold."""
     target, draft, partition = case
-    for row in rows(target):
+    for row in each_of(rows(target)):
         whole = nearest(row, draft, partition)
         assert max((whole[i] for i in unseen(row, target.num_tokens)), default=0.0) <= row.cap + NEAR
         found = concept_kl(row, draft, partition).lower
@@ -137,7 +138,7 @@ def test_no_completion_falls_outside(case, k, seed):
 @given(partitioned(draft_weight=MAYBE_EXCLUDED))
 def test_concepts_are_never_farther_apart_than_tokens(case):
     target, draft, partition = case
-    for row in rows(target):
+    for row in each_of(rows(target)):
         concepts, tokens = concept_kl(row, draft, partition), kl_divergence(row, draft)
         assert concepts.lower <= tokens.lower + NEAR
         assert concepts.upper <= tokens.upper + NEAR

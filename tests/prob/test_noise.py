@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, each_of
 from convex import least_kl
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -175,7 +175,7 @@ def test_the_favourites_certificate_holds_for_every_target_within_the_noise(pair
     exact = TopK.from_dense(law(target), k)
     row = TopK(exact.ids, exact.logprobs, exact.cap, exact.num_listed, noise)
     found = favourite_certificate(row)
-    for other in corners(target, noise):
+    for other in each_of(corners(target, noise)):
         moved = law(other)
         # The free token of a corner may be a millionth beyond its end.
         assert found <= certificate(TopK.from_dense(moved, 4), GreedyAcceptance()) + 1e-6

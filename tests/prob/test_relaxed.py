@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, each_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from naive_divergence import completed, heaped, law, rows, unseen
@@ -47,7 +47,7 @@ def test_what_is_accepted_from_the_top_k_is_accepted_from_the_full_row(case, dat
     """With the actual token appended or not: that one tells its own probability, not its rank."""
     target, rule = case
     actual = data.draw(st.none() | st.integers(0, target.num_tokens - 1))
-    for k in range(1, target.num_tokens + 1):
+    for k in each_of(range(1, target.num_tokens + 1)):
         row = TopK.from_dense(target, k, actual)
         assert certain(row, rule) & set(range(target.num_tokens)) <= accepted(target.probs, rule)
         assert row.best in certain(row, rule)
@@ -65,7 +65,7 @@ def test_the_more_is_shown_the_more_is_accepted(case):
 def test_a_shown_token_that_is_not_accepted_is_rejected_in_some_completion(case):
     """Otherwise a rule could refuse everything and keep every law above. The tail in heaps has the least entropy."""
     target, rule = case
-    for row in rows(target):
+    for row in each_of(rows(target)):
         whole = heaped(row, target, unseen(row, target.num_tokens))
         assume(not undecided(whole, rule))
         assert set(row.ids.tolist()) - certain(row, rule) <= set(rejected(whole, rule))
@@ -79,7 +79,7 @@ def test_the_rejection_level_is_the_probability_of_the_likeliest_rejected_token(
     out = rejected(target.probs, rule)
     level = rule.rejection_level(target)
     assert level == (max(target.probs[out]) if out else None)
-    for row in rows(target):
+    for row in each_of(rows(target)):
         bound = rule.rejection_level(row)
         listed = bool(out) and level > 0 and any(target.probs[i] == level for i in row.ids if i in out)
         if listed:
@@ -92,7 +92,7 @@ def test_the_rejection_level_is_the_probability_of_the_likeliest_rejected_token(
 @given(targets(min_size=2), st.integers(1, 9), st.integers(0, 9), st.integers(1, 9))
 def test_an_appended_token_may_be_rejected_at_any_rank_but_never_above_the_level(target, k, actual, m):
     row = TopK.from_dense(target, k, actual % target.num_tokens)
-    for token, prob in zip(row.ids.tolist(), row.probs.tolist(), strict=True):
+    for token, prob in each_of(zip(row.ids.tolist(), row.probs.tolist(), strict=True)):
         assert TopMAcceptance(m).accepts(row, token) or prob <= TopMAcceptance(m).rejection_level(row)
 
 
@@ -156,7 +156,7 @@ def test_how_likely_a_rejected_token_can_be_where_two_are_shown(rule, level):
 @settings(max_examples=60)
 @given(targets())
 def test_the_least_entropy_is_attained_and_never_above_the_truth(target):
-    for row in rows(target):
+    for row in each_of(rows(target)):
         whole = heaped(row, target, unseen(row, target.num_tokens))
         assert least_entropy(row) == pytest.approx(Dense.from_probs(np.array(whole)).entropy(), abs=1e-9)
         assert least_entropy(row) <= target.entropy() + 1e-9
@@ -167,7 +167,7 @@ def test_the_least_entropy_is_attained_and_never_above_the_truth(target):
 def test_the_head_is_the_beginning_of_the_full_row_and_its_last_one_is_never_below_the_truth(target, num_tokens):
     whole = top_probs(target, num_tokens)
     assert whole == pytest.approx(np.sort(target.probs)[::-1][:num_tokens], abs=0)
-    for row in rows(target):
+    for row in each_of(rows(target)):
         found = top_probs(row, num_tokens)
         assert found.shape == (num_tokens,)
         assert (np.diff(found) <= 0).all()
@@ -181,7 +181,7 @@ def test_the_head_is_the_beginning_of_the_full_row_and_its_last_one_is_never_bel
 @given(targets(min_size=3), st.integers(1, 3))
 def test_missing_tokens_can_share_the_tail_evenly(target, missing):
     """So the head is no looser than it must be: a completion shows it, if there are as many tokens unseen."""
-    for row in rows(target):
+    for row in each_of(rows(target)):
         places = len(unseen(row, target.num_tokens))
         if places >= missing and row.tail >= 1e-6 and row.tail <= missing * row.cap:
             even = [row.tail / missing] * missing + [0.0] * (places - missing)
@@ -210,7 +210,7 @@ def test_a_token_too_unlikely_for_a_number_breaks_nothing():
 def test_the_best_one_is_the_top_one(target):
     for row in [target, *rows(target)]:
         assert GreedyAcceptance().rejection_level(row) == TopMAcceptance(1).rejection_level(row)
-    for row in rows(target):
+    for row in each_of(rows(target)):
         assert certain(row, GreedyAcceptance()) == certain(row, TopMAcceptance(1))
 
 
@@ -224,7 +224,7 @@ def test_the_best_one_is_the_top_one(target):
     ],
 )
 def test_parameters_that_make_no_rule_are_refused(rule, values):
-    for value in values:
+    for value in each_of(values):
         with pytest.raises(ValueError, match="not"):
             rule(*value)
 

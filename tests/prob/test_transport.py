@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from cases import each_of
 from hypothesis import given
 from hypothesis import strategies as st
 from naive_divergence import feasible, large_pairs, law, naive_tv, pairs, rows
@@ -78,7 +79,7 @@ def test_no_completion_falls_outside_and_none_is_above_the_total_variation(pair,
     target, draft = pair
     rng = np.random.default_rng(seed)
     cost = directions(rng, target.num_tokens)
-    for row in rows(target):
+    for row in each_of(rows(target)):
         found = transport(row, draft, cost)
         for whole in (target.probs, feasible(row, draft, rng)):
             value = naive_transport(whole, draft.probs, cost)

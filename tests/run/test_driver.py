@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, each_of
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.errors import (
@@ -119,7 +119,7 @@ def test_a_request_leaves_only_with_its_worst_case_reserved(house, run, policy):
     asked = {event.request_id: event for event in events if isinstance(event, RequestSent)}
     settled = {event.request_id: event for event in events if isinstance(event, RequestSettled)}
     assert asked.keys() == settled.keys() == h.cloud.charged.keys()
-    for request_id, event in asked.items():
+    for request_id, event in each_of(asked.items()):
         assert event.reserved_nanousd >= settled[request_id].nanousd
 
 
@@ -252,7 +252,7 @@ def test_paper_tells_the_divergence_it_measured_with_the_token_it_was_measured_a
     measured = [i for i, token in enumerate(answer.tokens) if token.kl is not None]
     assert measured
     assert len(measured) in {answer.usage.checks, answer.usage.checks - 1}  # the last may have met the end
-    for i in measured:
+    for i in each_of(measured):
         written = answer.tokens[i].how == "written"
         assert written == (answer.tokens[i].kl.lower > 0.3)
 
@@ -307,7 +307,7 @@ def test_a_text_that_outgrows_the_clouds_context_goes_on_locally(house, run, pol
     h = house(cloud_context=12, small=lambda _: [0, 9, 0, 0, 0, 0, 0, 0])
     most = {"u-hlm": 0.0}.get(policy, 1.0 if policy in BOUNDED else float("inf"))
     answer = run(h.client.generate(PROMPT, policy=policy, max_tokens=40, span=4, threshold=most, entropy=0))
-    for question in h.cloud.questions:
+    for question in each_of(h.cloud.questions, least=0):
         span = getattr(question, "span", ())
         assert len(question.prefix + span) + getattr(question, "limit", 1) <= 12
     if answer.finish_reason == "length":
@@ -330,7 +330,7 @@ def test_handoffs_say_where_why_and_how_long(house, run):
     h = house()
     answer = run(h.client.generate(PROMPT, policy="kl", threshold=0.05, max_tokens=40, span=3))
     assert answer.handoffs
-    for handoff in answer.handoffs:
+    for handoff in each_of(answer.handoffs):
         written = answer.tokens[handoff.position : handoff.position + handoff.tokens]
         assert all(token.source == "cloud" for token in written)
         assert "above 0.05" in handoff.reason

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 
 import pytest
-from cases import each
+from cases import each, each_of
 from picky_house import MAX_TOKENS, PROMPT, answer, picky_house
 from scripted_house import SMALL, table
 
@@ -40,8 +40,8 @@ def test_overlap_changes_no_text_no_weight_no_request_and_no_bill(answer, inputs
     """New weights mix other rows out of the same parts, and a model that begins to write has decoded nothing ahead."""
     for mix in ("mix", "select"):
         models = MODELS | {"queue": {"mix": mix}}
-        for choices in inputs:
-            for seed in range(2 if choices.get("temperature") else 1):
+        for choices in each_of(inputs):
+            for seed in each_of(range(2 if choices.get("temperature") else 1)):
                 expected, none, _ = answer(None, models, seed=seed, **choices)
                 assert none == 0, choices
                 for num_ahead in (0, 1, 3, 99):

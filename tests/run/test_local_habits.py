@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from cases import each_of
 
 from hybrid.cloud.probe_habits import CONVERSATION, QUESTIONS
 from hybrid.engine import Cursor
@@ -31,7 +32,7 @@ def test_every_question_has_the_row_that_the_model_gives_after_its_own_template(
     *asked, last = found.chats
     assert [chat.turns[0].content for chat in asked] == [*QUESTIONS]
     assert (last.turns, last.row, found.openings) == (CONVERSATION, None, tuple((chat, chat.row) for chat in asked))
-    for chat in found.chats:
+    for chat in each_of(found.chats):
         assert (chat.ids, chat.rendered) == (weights.render(chat.turns), True)
     with closing(weights.context(64, 1)) as engine:
         alone = Cursor(engine).row(asked[-1].ids)

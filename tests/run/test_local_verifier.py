@@ -8,6 +8,7 @@ import random
 import anyio
 import numpy as np
 import pytest
+from cases import each_of
 
 import hybrid
 from hybrid.cli.show import summary
@@ -62,7 +63,7 @@ def test_after_any_history_its_rows_are_a_fresh_contexts_and_no_token_that_stand
     for _ in range(12):
         drafted = tuple(rng.randrange(300) for _ in range(rng.randint(0, 4)))
         rows = level.check(Check(at, span_of(drafted)), never)
-        for i, row in enumerate(rows):
+        for i, row in each_of(enumerate(rows)):
             fresh.rewind(0)
             own = fresh.rows(prompt + at + drafted[:i], 1)[0]
             assert np.abs(row.logprobs - own.logprobs).max() < NEAR

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from cases import each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -128,13 +129,13 @@ def stream_of(check, chunks):
         yield stream
 
 
-@given(tokens=st.lists(st.sampled_from([(0,), (1, 2), (3,), (4,)]), max_size=40), lag=st.integers(0, 3))
+@given(tokens=st.lists(st.sampled_from([(0,), (1, 2), (3,), (4,)]), min_size=1, max_size=40), lag=st.integers(0, 3))
 def test_what_a_stream_has_written_is_compared_once_however_the_endpoints_text_lags(tokens, lag):
     """Comparing all of it at every token, 8,000 of them would have been read 32 million times."""
     ids = [i for pair in tokens for i in pair]
     texts = [""] * lag + [SHOWN[i] for i in ids]
     chunks = [Chunk((i,), (None,), text) for i, text in zip(ids, texts, strict=False)]
-    for number, stream in enumerate(stream_of(VocabularyCheck(ChatVocabulary()), chunks), start=1):
+    for number, stream in each_of(enumerate(stream_of(VocabularyCheck(ChatVocabulary()), chunks), start=1)):
         behind = b"".join(PIECES[i] for i in ids[max(0, number - lag - 2) : number])
         if any(chunk.text for chunk in chunks[max(0, number - 1) : number]):
             assert not stream.cloud_text or stream.local_text.endswith(b"\xc3")

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import asdict
 
 import pytest
-from cases import each
+from cases import each, each_of
 
 from hybrid.cloud import WriteQuestion
 from hybrid.config import Settings
@@ -91,7 +91,7 @@ def test_a_limit_that_was_chosen_is_asked_for_at_once(open_house, run):
 def test_no_request_reserves_more_than_a_blocks_worst_case(open_house, run, name):
     h = open_house()
     events = run(gather(h.client, max_tokens=0, **WRITING[name]))
-    for event in events:
+    for event in each_of(events):
         if isinstance(event, RequestSent) and event.kind == "write":
             block = max(3, event.position)
             assert event.num_tokens <= block

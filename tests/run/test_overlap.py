@@ -7,6 +7,7 @@ read along another way is another row. The cloud waits until a chosen number of 
 from __future__ import annotations
 
 import pytest
+from cases import each_of
 from picky_house import MAX_TOKENS, answer, gather, picky_house
 
 from hybrid.policy import PRESETS, choices_without_effect
@@ -48,8 +49,8 @@ REST = [choices for choices in EVERY if choices not in FEW]
 @pytest.mark.timeout(600)  # many inputs in one case
 @pytest.mark.parametrize("inputs", [FEW, pytest.param(REST, marks=pytest.mark.slow)], ids=["few", "rest"])
 def test_overlap_changes_no_text_no_number_no_request_and_no_bill(answer, inputs):
-    for choices in inputs:
-        for seed in range(4 if choices["temperature"] or choices["policy"] in TOSSES else 1):
+    for choices in each_of(inputs):
+        for seed in each_of(range(4 if choices["temperature"] or choices["policy"] in TOSSES else 1)):
             expected, none, _ = answer(None, seed=seed, **choices)
             assert none == 0, choices
             for num_ahead in (0, 1, 3, 99):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, each_of
 
 from hybrid.errors import UsageError
 from hybrid.run.answer import Token
@@ -80,7 +80,7 @@ def test_rows_come_back_at_their_places_and_those_of_turned_down_drafts_do_not(h
     assert len(expected) < sum(isinstance(event, Rows) for event in heard)
     found = [event for event in RecordedAnswer.read(path).events() if isinstance(event, Rows)]
     assert [(row.at, row.written, row.banned) for row in found] == [(r.at, r.written, r.banned) for r in expected]
-    for one, other in zip(found, expected, strict=True):
+    for one, other in each_of(zip(found, expected, strict=True)):
         assert (one.local is None, one.cloud is None) == (other.local is None, other.cloud is None)
         if one.local is not None:
             assert np.allclose(one.local.logits, other.local.logits, rtol=1e-6)

@@ -10,12 +10,11 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, each_of
 
 from hybrid.bench.speed.recurrent_model import TINY, write_recurrent_model
 from hybrid.engine import ScriptedEngine
 from hybrid.engine.llama import Weights
-from hybrid.engine.recurrent import STEP
 from hybrid.policy import PRESETS
 from hybrid.run import Finished, RequestSent, SpanDrafted
 
@@ -120,7 +119,7 @@ async def gather(client, prompt, **choices):
 )
 def test_overlap_changes_no_text_no_request_and_no_bill(answer, kinds, policies):
     ahead = 0
-    for kind, policy, is_lax in product(kinds, policies, (False, True)):
+    for kind, policy, is_lax in each_of(product(kinds, policies, (False, True))):
         choices = {"policy": policy, "temperature": 0.0 if policy == "greedy-exact" else 1.0, "seed": 3}
         choices["threshold"] = 0.3 if not is_lax else 1.0 if policy in BOUNDED else float("inf")
         expected, none, _ = answer(kind, overlap=False, **choices)
@@ -143,4 +142,4 @@ def test_a_rejection_does_not_read_the_text_again(answer, weights, kind, monkeyp
     num_back = sum(after <= at + len(span) - 1 for (at, span), (after, _) in pairwise(found[7]))
     assert num_back >= 3
     assert many - few > 100 * num_back
-    assert few < 120 + found[2].drafted + len(found[7]) + STEP * num_back
+    assert few < 120 + found[2].drafted + len(found[7]) + 4 * num_back

@@ -7,7 +7,7 @@ import gc
 import math
 
 import pytest
-from cases import each
+from cases import each, each_of
 from scripted_house import LARGE, SMALL
 
 from hybrid.errors import MissingCapability, Unreachable
@@ -69,7 +69,7 @@ def test_a_stream_adds_up_to_the_whole(endpoint, run, more):
     assert done == "[DONE]"
     assert (last["choices"], last["usage"]) == ([], whole.data["usage"])
     assert all(chunk["usage"] is None for chunk in chunks)
-    for choice in whole.data["choices"]:
+    for choice in each_of(whole.data["choices"]):
         own = [each["choices"][0] for each in chunks if each["choices"][0]["index"] == choice["index"]]
         assert all(each.keys() >= DELTA for each in own)
         assert own[0]["delta"] == {"role": "assistant", "content": ""}
@@ -108,7 +108,7 @@ def test_a_log_probability_is_of_whoever_wrote_the_token(endpoint, run, policy):
     content = heard.data["choices"][0]["logprobs"]["content"]
     assert "".join(each["token"] for each in content) == heard.data["choices"][0]["message"]["content"]
     prefix = (0, 1, 2)
-    for each_token in content:
+    for each_token in each_of(content):
         assert bytes(each_token["bytes"]).decode() == each_token["token"]
         token = "abcdefgh".index(each_token["token"].strip())
         told = [float(Dense.from_logits(table(prefix)).logprobs[token]) for table in (SMALL, LARGE)]

@@ -6,7 +6,7 @@ import asyncio
 import json
 
 from asgi_caller import JSON
-from cases import each
+from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
@@ -172,7 +172,7 @@ def test_models_are_listed_and_each_is_had_by_its_name(endpoint, run):
     served = endpoint()
     listed = run(served.ask("/v1/models", method="GET")).data
     assert listed["object"] == "list"
-    for card in listed["data"]:
+    for card in each_of(listed["data"]):
         one = run(served.ask(f"/v1/models/{card['id']}", method="GET"))
         assert (one.status, one.data) == (200, card)
         assert card.keys() == {"id", "object", "created", "owned_by", "max_model_len"}

@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 import uvicorn
+from cases import each_of
 from pydantic import SecretStr
 from server_environments import Unavailable, python_of
 from starlette.applications import Starlette
@@ -162,7 +163,7 @@ def test_tokens_come_in_order_and_colours_and_divergences_are_those_of_the_trace
         playing = call(play(watch, answered[0]))
         looks = looking(url)
         playing.result(10)
-    for seen in looks.values():
+    for seen in each_of(looks.values()):
         check(seen, answered[0], url)
         assert QUESTION in seen["text"]
         assert "local model" in seen["hovered"]
@@ -181,7 +182,7 @@ def test_what_nobody_checked_is_drawn_as_unknown_and_a_recorded_page_is_the_same
     lines = [{"trace": 5}, *map(to_json, answered[1])]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     page.write_text(recorded_html(path))
-    for seen in looking(page.as_uri()).values():
+    for seen in each_of(looking(page.as_uri()).values()):
         check(seen, answered[1], page.as_uri())
         assert seen["gaps"] >= 1
         assert "not known" in seen["text"]
@@ -193,7 +194,7 @@ def test_without_monitor_the_page_draws_who_wrote_and_no_text(looking, answered)
         call(play(watch, answered[0], prompt=None, once_looked_at=False)).result(60)
         looks = looking(url)
     tokens = tokens_of(answered[0])
-    for seen in looks.values():
+    for seen in each_of(looks.values()):
         assert [each["text"] for each in seen["tokens"]] == [""] * len(tokens)
         assert [each["kind"] for each in seen["tokens"]] == [kind_of(token) for token in tokens]
         assert all(each["box"] > 8 for each in seen["tokens"])
@@ -209,7 +210,7 @@ def test_a_hostile_text_is_shown_and_does_nothing(looking):
     with served(ServeOptions(shows_texts=True)) as (url, watch, call):
         call(play(watch, events, prompt=HOSTILE, once_looked_at=False)).result(60)
         looks = looking(url)
-    for seen in looks.values():
+    for seen in each_of(looks.values()):
         assert not seen["attacked"]
         assert seen["images"] == 0
         assert seen["text"].count("onerror") >= 4

@@ -8,6 +8,7 @@ from collections import Counter
 from typing import get_args
 
 import pytest
+from cases import each_of
 from event_streams import Stream, streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,7 +27,7 @@ from hybrid.run.events import (
 from hybrid.run.spending import Spending
 from hybrid.serve.answer_log import LEFT, REASONS, AskedAnswer
 from hybrid.serve.errors import reason_of
-from hybrid.serve.reducer import MOST_REASONS, NUM_FINISHED, MonitorState, reason_class
+from hybrid.serve.reducer import NUM_FINISHED, MonitorState, reason_class
 from hybrid.types import CloudUsage, DegradedKind
 
 
@@ -77,7 +78,7 @@ def test_the_counts_at_the_end_are_the_answers_own(stream: Stream):
     assert head["answer"]["bill"] == answer.bill.nanousd
     assert head["notes"] == list(answer.notes)
     assert (head["degraded"] and head["degraded"]["kind"]) == answer.degraded_kind
-    for token, drawn in zip(answer.tokens, log.tokens.items, strict=True):
+    for token, drawn in each_of(zip(answer.tokens, log.tokens.items, strict=True), least=0):
         ends = None if token.kl is None else [token.kl.lower, token.kl.upper if math.isfinite(token.kl.upper) else None]
         assert (drawn["kl"] and drawn["kl"][:2]) == ends
 
@@ -89,7 +90,7 @@ def test_spent_and_reserved_are_together_what_the_client_counts_and_spent_never_
     own, state = Spending(), MonitorState()
     log = state.begin(AskedAnswer("one", "hybrid", 1.0))
     before = 0
-    for event in stream.events:
+    for event in each_of(stream.events):
         own.observe(event)
         state.hear(log, event)
         cost = state.totals.cost
@@ -178,7 +179,7 @@ def test_the_state_is_bounded_and_the_oldest_finished_answers_are_dropped_first(
     assert state.totals.answers["finished"] == 3 * NUM_FINISHED
     for number in range(1000):
         state.totals.count_handoff("reason " + "x" * number)
-    assert len(state.totals.handoffs) <= MOST_REASONS + 1
+    assert len(state.totals.handoffs) <= 25
 
 
 def test_reasons_are_told_apart_without_their_numbers():
@@ -195,12 +196,12 @@ def test_a_failure_is_told_by_its_sentence_where_texts_are_shown_and_else_in_wor
 def test_every_kind_of_failure_and_of_trouble_has_words_that_quote_nobody():
     kinds = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.HybridError)]
     assert len(kinds) > 10
-    for kind in kinds:
+    for kind in each_of(kinds):
         error = kind.__new__(kind)
         error.args = ("secret",)
         assert "secret" not in reason_of(error)
     assert reason_of(ValueError("secret")) == "the endpoint itself failed"
-    for kind in get_args(DegradedKind):
+    for kind in each_of(get_args(DegradedKind)):
         for texts, why in ((True, "secret"), (False, REASONS[kind])):
             _, log = fold([Degraded("secret", kind)], shows_texts=texts)
             assert log.head["degraded"] == {"kind": kind, "why": why}
@@ -223,7 +224,7 @@ def test_the_clouds_state_is_that_of_the_last_word_on_it_in_any_answer(told):
     state = MonitorState(shows_texts=True)
     logs = [state.begin(AskedAnswer(f"n{number}", "hybrid", 10.0 + number)) for number in range(3)]
     last = None
-    for number, event in told:
+    for number, event in each_of(told, least=0):
         before = state.totals.version
         state.hear(logs[number], event)
         if event in ANSWERED or event in SILENT:

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from arithmetic import tolerance
-from cases import each
+from cases import each, each_of
 
 PROMPT = [1, 2, 0, 5, 3]
 TEXT = "w1 w2 w0 w5 w3"
@@ -51,7 +51,7 @@ def test_the_whole_prompt_is_counted_cached_or_not(client):
 @each("k", [0, 2])
 def test_log_probabilities_are_the_models_and_have_texts_for_ids(client, row_of, k):
     prefix = list(PROMPT)
-    for line in generate(client, logprobs=True, top_logprobs=k)[:-1]:
+    for line in each_of(generate(client, logprobs=True, top_logprobs=k)[:-1]):
         row, [entry] = row_of(prefix), line["logprobs"]
         assert (entry["token"], entry["logprob"]) == (f"w{row.best} ", row.logprobs[row.best])
         assert bytes(entry["bytes"]).decode() == entry["token"]
@@ -126,6 +126,6 @@ def test_the_served_models_rows_are_its_own(start_server, oracle, prompt):
     row = oracle.row(prompt)
     entry = told["logprobs"][0]
     assert abs(entry["logprob"] - np.max(row.logprobs)) <= tolerance().nats
-    for top, (_, logprob) in zip(entry["top_logprobs"], row.top(20), strict=True):
+    for top, (_, logprob) in each_of(zip(entry["top_logprobs"], row.top(20), strict=True)):
         assert abs(top["logprob"] - logprob) <= tolerance().nats
     assert server.stderr == ""

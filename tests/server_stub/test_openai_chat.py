@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from arithmetic import tolerance
 from asking import TEXT
-from cases import each
+from cases import each, each_of
 
 from hybrid.types import Message
 
@@ -46,7 +46,7 @@ def test_log_probabilities_are_the_models(client, row_of, k):
     fields = {"logprobs": True} | ({} if k is None else {"top_logprobs": k})
     logprobs, prefix = complete(client, **fields)["choices"][0]["logprobs"], list(PROMPT)
     assert set(logprobs) == {"content", "refusal"}
-    for entry in logprobs["content"]:
+    for entry in each_of(logprobs["content"]):
         row = row_of(prefix)
         assert set(entry) == {"token", "logprob", "bytes", "top_logprobs"}
         assert (entry["token"], entry["logprob"]) == (f"w{row.best} ", row.logprobs[row.best])
@@ -132,7 +132,7 @@ def test_the_served_models_rows_are_its_own(chatting, oracle):
     fields = {"model": "small", "messages": messages, "max_tokens": 1, "logprobs": True, "top_logprobs": 20}
     [entry] = complete(chatting.client, **fields)["choices"][0]["logprobs"]["content"]
     row = oracle.row(oracle.weights.render([Message("user", TEXT)]))
-    for top, (_, logprob) in zip(entry["top_logprobs"], row.top(20), strict=True):
+    for top, (_, logprob) in each_of(zip(entry["top_logprobs"], row.top(20), strict=True)):
         assert abs(top["logprob"] - logprob) <= tolerance().nats
     assert chatting.stderr == ""
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from arithmetic import tolerance
 from asking import cached, choice, cold, complete
+from cases import each_of
 
 import hybrid
 from server_stub.__main__ import listen
@@ -66,8 +67,8 @@ class TestCache:
         assert len(prompt) - 1 <= cached(third) <= len(prompt)
         assert second["choices"][0]["prompt_logprobs"] == first["choices"][0]["prompt_logprobs"]
         whole = choice(server, prompt=longer, **fields)["prompt_logprobs"]
-        for found, expected in zip(third["choices"][0]["prompt_logprobs"][1:], whole[1:], strict=True):
-            for token in found.keys() & expected.keys():
+        for found, expected in each_of(zip(third["choices"][0]["prompt_logprobs"][1:], whole[1:], strict=True)):
+            for token in each_of(found.keys() & expected.keys()):
                 if expected[token]["logprob"] > np.log(1e-3):
                     assert abs(found[token]["logprob"] - expected[token]["logprob"]) <= tolerance().nats
 
@@ -111,7 +112,7 @@ class TestBill:
             told[f"bill-{name}"] = json.loads(text)["usage"]
             assert json.loads(text)["id"] == f"cmpl-bill-{name}"
         charges = charges_of(server)
-        for name, usage in told.items():
+        for name, usage in each_of(told.items()):
             assert charges[name] == {
                 "id": name,
                 "prompt_tokens": usage["prompt_tokens"],

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from cases import each
+from cases import each, each_of
 from exchanges import Exchanges
 
 import hybrid
@@ -99,7 +99,7 @@ def shapes(value, at=""):
 def test_statuses_keys_and_types_are_those_of_the_real_server(answered, server):
     """No key or type that it does not have; and none left out but those that are named."""
     real, ours = defaultdict(set), defaultdict(set)
-    for exchange, reply in answered(server):
+    for exchange, reply in each_of(answered(server)):
         asked = f"{exchange['path']} {str(exchange['body'])[:200]}"
         assert (reply.status_code, kind_of(reply)) == (exchange["status"], exchange["type"]), asked
         if reply.status_code == 404 and not exchange["path"].startswith("/v1/"):
@@ -108,7 +108,7 @@ def test_statuses_keys_and_types_are_those_of_the_real_server(answered, server):
         events = [event for event in exchange.get("events", [exchange.get("reply")]) if event != "[DONE]"]
         real[kind].update(place for event in events for place in shapes(event))
         ours[kind].update(place for event in told(reply) for place in shapes(event))
-    for kind, places in real.items():
+    for kind, places in each_of(real.items()):
         assert not ours[kind] - places, kind
         missing = {f"{kind.split()[0]} {place}" for place in places - ours[kind]}
         assert not {place for place in missing if not place.startswith(UNTOLD)}, kind

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from arithmetic import tolerance
 from asking import TEXT, assert_greedy, assert_row, by_id, choice, cold, complete, streamed
+from cases import each_of
 
 from hybrid.types import Message
 
@@ -22,9 +23,9 @@ class TestScores:
         rows = choice(server, prompt=prompt, max_tokens=1, prompt_logprobs=k)["prompt_logprobs"]
         assert len(rows) == len(prompt)
         assert rows[0] is None
-        for row, dense, actual in zip(rows[1:], oracle.rows(prompt), prompt[1:], strict=False):
+        for row, dense, actual in each_of(zip(rows[1:], oracle.rows(prompt), prompt[1:], strict=False)):
             assert_row({int(key): entry["logprob"] for key, entry in row.items()}, dense, k, actual)
-            for token, entry in row.items():
+            for token, entry in each_of(row.items()):
                 assert entry["decoded_token"] == oracle.text([int(token)])
                 value, noise = dense.logprobs[int(token)], tolerance().nats
                 assert (dense.logprobs > value + noise).sum() < entry["rank"] <= (dense.logprobs > value - noise).sum()
@@ -60,7 +61,7 @@ class TestScores:
         )
         written, rows = found["token_ids"], found["logprobs"]
         assert rows["tokens"] == [f"token_id:{token}" for token in written]
-        for n, (token, top) in enumerate(zip(written, rows["top_logprobs"], strict=True)):
+        for n, (token, top) in each_of(enumerate(zip(written, rows["top_logprobs"], strict=True))):
             assert_row(by_id(top), oracle.row([*prompt, *written[:n]]), 4, token)
             assert rows["token_logprobs"][n] == top[f"token_id:{token}"]
 
@@ -75,7 +76,7 @@ class TestScores:
         assert rows["tokens"] == [f"token_id:{token}" for token in prompt]
         assert rows["token_logprobs"][0] is None
         assert rows["top_logprobs"][0] is None
-        for row, dense, actual in zip(rows["top_logprobs"][1:], oracle.rows(prompt), prompt[1:], strict=False):
+        for row, dense, actual in each_of(zip(rows["top_logprobs"][1:], oracle.rows(prompt), prompt[1:], strict=False)):
             assert_row(by_id(row), dense, 3, actual)
         plain = choice(server, prompt=prompt, max_tokens=0, echo=True, logprobs=3)["logprobs"]
         starts = [*plain["text_offset"], len(TEXT)]
@@ -218,7 +219,7 @@ class TestStreams:
         if logprobs is None:
             assert all(piece["logprobs"] is None for piece in [*pieces, expected])
             return
-        for key, values in expected["logprobs"].items():
+        for key, values in each_of(expected["logprobs"].items()):
             assert [value for piece in pieces for value in piece["logprobs"][key]] == values
 
     def test_usage_is_told_only_where_it_was_asked_for(self, server, prompt):

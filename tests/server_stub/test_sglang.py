@@ -8,7 +8,7 @@ import httpx
 import numpy as np
 import pytest
 from asking import noise_of
-from cases import each
+from cases import each, each_of
 
 # The keys of an answer, from sgl-project/sglang: tokenizer_manager.py, _handle_batch_output, convert_logprob_style and
 # add_logprob_to_meta_info, and of the replies of its own server. What a clock says is left out.
@@ -77,7 +77,7 @@ def test_rows_of_the_prompt_are_the_models_and_the_first_is_null(client, row_of,
     assert meta["input_token_ids_logprobs"][0] is None
     lengths = {len(meta[f"input_{what}_logprobs"]) for what in ("token", "top", "token_ids")}
     assert lengths == {len(PROMPT) - start}
-    for n in range(start + 1, len(PROMPT)):
+    for n in each_of(range(start + 1, len(PROMPT)), least=0):
         row, at = row_of(PROMPT[:n]), n - start
         assert meta["input_token_logprobs"][at] == entries(row, [PROMPT[n]])[0]
         assert meta["input_top_logprobs"][at] == entries(row, [i for i, _ in row.top(3)])
@@ -102,7 +102,7 @@ def test_rows_of_what_is_written_are_the_models(client, row_of):
     told = generate(client, input_ids=PROMPT, return_logprob=True, top_logprobs_num=2, token_ids_logprob=[6])
     prefix, meta = list(PROMPT), told["meta_info"]
     assert len(told["output_ids"]) == 3
-    for n, token in enumerate(told["output_ids"]):
+    for n, token in each_of(enumerate(told["output_ids"])):
         row = row_of(prefix)
         assert token == row.best
         assert meta["output_token_logprobs"][n] == entries(row, [token])[0]
@@ -182,7 +182,7 @@ def test_a_stream_repeats_everything_so_far(client):
     told = [json.loads(event.removeprefix("data: ")) for event in events]
     whole = client.post("/generate", json=body | {"stream": False}).json()
     assert [len(event["output_ids"]) for event in told] == [1, 2, 3, 4]
-    for n, event in enumerate(told, start=1):
+    for n, event in each_of(enumerate(told, start=1)):
         assert event["output_ids"] == whole["output_ids"][:n]
         assert whole["text"].startswith(event["text"])
         for name in ("output_token_logprobs", "output_top_logprobs"):
@@ -356,7 +356,7 @@ def test_the_served_models_rows_are_its_own(start_server, oracle, prompt):
     told = generate(server.client, input_ids=prompt, return_logprob=True, logprob_start_len=4, top_logprobs_num=40)
     meta = told["meta_info"]
     assert len(meta["input_token_logprobs"]) == len(prompt) - 4
-    for n in range(5, len(prompt)):
+    for n in each_of(range(5, len(prompt))):
         row = oracle.row(prompt[:n])
         for logprob, token, _ in [meta["input_token_logprobs"][n - 4], *meta["input_top_logprobs"][n - 4]]:
             noise = noise_of(row, token)

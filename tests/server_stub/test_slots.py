@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from cases import each_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -116,7 +117,7 @@ def test_what_is_written_is_the_same_to_the_last_bit_whatever_a_slot_has_read():
             [slot.prefill(text[:length], never)[0], *(slot.extend(token, never) for token in (5, 6, 7))]
             for slot in (slots[2], *slots[:2])
         )
-        for other in others:
+        for other in each_of(others):
             compared += 1
             assert all((ours == theirs).all() for ours, theirs in zip(first, other, strict=True)), length
     for slot in slots:
@@ -154,7 +155,7 @@ def test_rows_from_a_start_are_those_of_the_whole_prompt(scripted, before, ids, 
     assert slot.engine.num_decoded - decoded == len(ids) - cached
     assert logits.tolist() == last.tolist()
     assert len(rows) == len(ids)
-    for n, (row, expected) in enumerate(zip(rows, whole, strict=True)):
+    for n, (row, expected) in each_of(enumerate(zip(rows, whole, strict=True))):
         assert (row is not None) == (n > start and n > cached)
         if row is not None:
             assert (row.top, row.beside) == (expected.top, expected.beside)

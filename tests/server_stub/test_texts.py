@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from arithmetic import tolerance
 from asking import noise_of
-from cases import each
+from cases import each, each_of
 
 PATH = "/v1/completions"
 PROMPT = [1, 2, 0, 5, 3]
@@ -61,7 +61,7 @@ class TestOpenAI:
         assert arrays["tokens"] == [f"w{i} " for i in PROMPT]
         assert arrays["text_offset"] == [0, 3, 6, 9, 12]
         assert (arrays["token_logprobs"][0], arrays["top_logprobs"][0]) == (None, None)
-        for n in range(1, len(PROMPT)):
+        for n in each_of(range(1, len(PROMPT))):
             row = row_of(PROMPT[:n])
             assert arrays["token_logprobs"][n] == row.logprobs[PROMPT[n]]
             assert arrays["top_logprobs"][n] == words(row, 2, PROMPT[n])
@@ -77,7 +77,7 @@ class TestOpenAI:
         """The way to check where nothing scores a prompt: every prefix, and one token after it."""
         prompts = [PROMPT[:n] for n in range(1, 6)]
         told = complete(client, prompt=prompts, max_tokens=1, logprobs=2)
-        for choice, ids in zip(told["choices"], prompts, strict=True):
+        for choice, ids in each_of(zip(told["choices"], prompts, strict=True)):
             row = row_of(ids)
             assert choice["logprobs"]["top_logprobs"] == [words(row, 2, row.best)]
 
@@ -88,10 +88,10 @@ class TestOpenAI:
         whole = complete(client, **fields)
         assert closing["choices"] == []
         assert closing["usage"]["total_tokens"] == whole["usage"]["total_tokens"]
-        for expected in whole["choices"]:
+        for expected in each_of(whole["choices"]):
             pieces = [event["choices"][0] for event in events if event["choices"][0]["index"] == expected["index"]]
             assert "".join(piece["text"] for piece in pieces) == expected["text"]
-            for key, values in expected["logprobs"].items():
+            for key, values in each_of(expected["logprobs"].items()):
                 assert [value for piece in pieces for value in piece["logprobs"][key]] == values
             assert [piece["finish_reason"] for piece in pieces] == [None] * 3 + ["length"]
 
@@ -119,7 +119,7 @@ class TestFireworks:
         start = max(0, len(PROMPT) - last)
         assert [entry["token_id"] for entry in content[:-1]] == PROMPT[start:]
         assert choice["text"].startswith("".join(f"w{i} " for i in PROMPT[start:]))
-        for n, entry in enumerate(content[:-1], start=start):
+        for n, entry in each_of(enumerate(content[:-1], start=start)):
             if n == 0:
                 assert (entry["logprob"], entry["top_logprobs"]) == (None, [])
                 continue
@@ -189,7 +189,7 @@ class TestTogether:
         assert set(part["logprobs"]) == {"token_ids", "tokens", "token_logprobs", "top_logprobs"}
         assert part["logprobs"]["token_ids"] == PROMPT
         assert part["logprobs"]["token_logprobs"][0] is None
-        for n in range(1, len(PROMPT)):
+        for n in each_of(range(1, len(PROMPT))):
             row = row_of(PROMPT[:n])
             assert part["logprobs"]["token_logprobs"][n] == row.logprobs[PROMPT[n]]
             assert part["logprobs"]["top_logprobs"][n] == words(row, 2, PROMPT[n])
@@ -205,7 +205,7 @@ class TestTogether:
         required = {"id", "token", "choices", "usage", "finish_reason"}
         assert all(required <= set(event) and event["object"] == "completion.chunk" for event in events)
         prefix = list(PROMPT)
-        for event in events:
+        for event in each_of(events):
             row = row_of(prefix)
             assert (event["token"]["id"], event["token"]["logprob"]) == (row.best, row.logprobs[row.best])
             assert event["choices"][0]["text"] == event["token"]["text"]
@@ -254,7 +254,7 @@ def test_the_served_models_rows_are_its_own(start_server, oracle, dialect):
     ids = oracle.ids(text)
     told = complete(server.client, model="small", prompt=text, echo=True, logprobs=5, max_tokens=1)
     arrays = (told["prompt"][0] if dialect == "together" else told["choices"][0])["logprobs"]
-    for n in range(1, len(ids)):
+    for n in each_of(range(1, len(ids))):
         row = oracle.row(ids[:n])
         noise = noise_of(row, ids[n])
         assert abs(arrays["token_logprobs"][n] - row.logprobs[ids[n]]) <= noise

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -147,7 +147,7 @@ def test_a_prompt_row_holds_the_best_k_and_the_actual_token_with_true_ranks(case
     row = wire.prompt_row(Row.of(dense, 6, actual), k, actual, {i: f"<{i}>" for i in range(logits.size)})
     best = [i for i, _ in dense.top(k)]
     assert set(row) == {str(i) for i in {*best, actual}}
-    for token, shown in row.items():
+    for token, shown in each_of(row.items()):
         assert set(shown) == {"logprob", "rank", "decoded_token"}
         assert shown["logprob"] == dense.logprobs[int(token)]
         assert shown["decoded_token"] == f"<{token}>"

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cases import each
+from cases import each, each_of
 
 COMPLETIONS, GENERATE = "/v1/completions", "/inference/v1/generate"
 PROMPTS = {COMPLETIONS: "prompt", GENERATE: "token_ids"}
@@ -41,7 +41,7 @@ def test_what_is_refused_is_told_in_vllms_words_and_place(client, case):
     if case["inside"] is True:
         assert events_of(client.post(case["path"], json=streamed)) == [{"error": told}]
     alone = [body] * ("only streamed" not in case) + [streamed] * (case["inside"] is False)
-    for one in alone:
+    for one in each_of(alone):
         reply = client.post(case["path"], json=one)
         assert (reply.status_code, reply.json()) == (400, {"error": told})
 

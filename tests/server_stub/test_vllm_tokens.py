@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import pytest
 from asking import noise_of
-from cases import each
+from cases import each, each_of
 
 # vllm-project/vllm: token_in_token_out/protocol.py, GenerateResponseBase and GenerateChoiceBase, as 0.32 answers them.
 ANSWER = {
@@ -84,7 +84,7 @@ def test_candidates_are_scored_along_exactly_the_rows_after_the_start(client, ro
     scores = matrix(generate(client, prompt_logprob_token_ids=ids, **fields))
     assert scores.dtype == np.float32
     assert scores.shape == (len(PROMPT) - first, 3)
-    for i, candidates in enumerate(ids):
+    for i, candidates in each_of(enumerate(ids)):
         assert scores[i] == pytest.approx(row_of(PROMPT[: first + i]).logprobs[candidates], abs=1e-6)
 
 
@@ -96,7 +96,7 @@ def test_short_rows_are_padded_and_no_token_scores_nothing(client):
 def test_rows_of_the_prompt_may_be_asked_for_beside_candidates(client, row_of):
     told = generate(client, prompt_logprobs=2, prompt_logprob_token_ids=[[4], [4]], prompt_logprob_start=3)
     assert told["prompt_logprobs"][0] is None
-    for n in range(1, len(PROMPT)):
+    for n in each_of(range(1, len(PROMPT))):
         row = row_of(PROMPT[:n])
         shown = told["prompt_logprobs"][n]
         assert set(shown) == {str(i) for i in (*(i for i, _ in row.top(2)), PROMPT[n])}
@@ -121,7 +121,7 @@ def test_a_check_that_reads_the_cache_tells_only_the_rows_that_were_computed(
     assert cached(told) == held
     first, *rows = told["prompt_logprobs"]
     assert (first, len(rows)) == (None, num_rows - 1)
-    for n, row in enumerate(rows, start=held + 1):
+    for n, row in each_of(enumerate(rows, start=held + 1), least=0):
         assert row[str(ids[n])]["logprob"] == pytest.approx(row_of(ids[:n]).logprobs[ids[n]])
     assert (told["prompt_token_id_logprobs"] is not None) == scores
     whole = generate(client, token_ids=ids, **asked)
@@ -257,7 +257,7 @@ def test_the_served_models_scores_are_its_own(start_server, oracle, prompt):
     ids = [[(7 * n) % oracle.weights.num_tokens, prompt[n]] for n in range(5, len(prompt))]
     server = start_server("--enable-scale-out", "--v2-runner")
     told = generate(server.client, token_ids=prompt, prompt_logprob_token_ids=ids, prompt_logprob_start=4)
-    for n, scores in enumerate(matrix(told), start=5):
+    for n, scores in each_of(enumerate(matrix(told), start=5)):
         row = oracle.row(prompt[:n])
-        for token, score in zip(ids[n - 5], scores, strict=True):
+        for token, score in each_of(zip(ids[n - 5], scores, strict=True)):
             assert abs(score - row.logprobs[token]) <= noise_of(row, token)

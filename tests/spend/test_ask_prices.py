@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, each_of
 
 from hybrid.bench.experiments.tariffs import PRICES, SETTINGS, CountedRequest, ask_prices, cost
 from hybrid.spend import TARIFFS, AskPrices, CheckRates, LongContext, Price, TokenTimes
@@ -19,9 +19,9 @@ TIMES = TokenTimes(written_ms=20.0, scored_ms=0.5, reread_ms=0.01, check_ms=30.0
 
 def test_the_forecast_is_the_bill_of_the_experiments_in_every_setting():
     """Every small request behind every prefix that is known."""
-    for setting, prices, prefix, count in product(SETTINGS, PRICES, (1, 2, 7, 40), (1, 3, 9)):
+    for setting, prices, prefix, count in each_of(product(SETTINGS, PRICES, (1, 2, 7, 40), (1, 3, 9))):
         ask = ask_prices(setting, prices)
-        for known in range(prefix + 1):
+        for known in each_of(range(prefix + 1)):
             check = CountedRequest("check", prefix + count, count, known, 1)
             write = CountedRequest("write", prefix, 0, known, count)
             assert ask.check(prefix, count, known) == pytest.approx(cost([check], setting, prices), abs=1e-9)
@@ -40,7 +40,7 @@ def test_the_forecast_is_the_cost_of_the_price_up_to_its_rounding(stated, keeps_
     for prefix, count, shared in product((1, 2, 9), (1, 5), (0, 1, 4, 20)):
         ask = AskPrices.of(price, keeps_cache=keeps_cache, shared=shared)
         assert ask.unit == "nanousd"
-        for known in range(prefix + 1):
+        for known in each_of(range(prefix + 1)):
             cached = told(prefix, known, shared)
             if stated == "new":  # a session gives all that it has; earlier questions are told
                 cached, repeated = min(max(known, shared), prefix), known
@@ -69,7 +69,7 @@ def test_the_forecast_knows_minimum_prefixes_cache_writes_and_long_contexts(stat
     price, seen = replace(TERMS, repeated=stated), 0
     for prefix, count, shared in product((1, 2, 5, 6, 7, 9, 11, 12, 13, 20), (1, 4), (0, 4, 7)):
         ask = AskPrices.of(price, keeps_cache=keeps_cache, shared=shared)
-        for known in range(prefix + 1):
+        for known in each_of(range(prefix + 1)):
             most = min(max(known, shared if shared >= 6 else 0), prefix - (stated != "new"))
             cached = most if most >= 6 else 0
             repeated = {"cached": min(known, prefix - 1), "new": known}.get(stated, 0)

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
+from cases import each_of
 from money import max_cost_of, settled
 
 from hybrid.errors import LedgerError
@@ -118,7 +119,7 @@ def test_totals_that_are_gone_are_not_nothing_spent(path, where):
 def test_random_corruption_is_a_sentence_or_does_no_harm(path, num_files):
     """Single bits, bytes, runs, zeroed sectors, and files that were cut off."""
     content, rng, refused = path.read_bytes(), random.Random(7), 0
-    for _ in range(num_files):
+    for _ in each_of(range(num_files)):
         damaged = bytearray(content)
         at = rng.randrange(len(damaged))
         match rng.randrange(5):

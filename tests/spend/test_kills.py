@@ -14,6 +14,7 @@ import time
 
 import busy
 import pytest
+from cases import each_of
 from counting_cloud import CountingCloud
 from money import max_cost_of
 
@@ -63,7 +64,7 @@ def test_killed_twenty_times_the_cap_holds_and_nothing_of_the_dead_that_never_le
             for _ in range(NUM_PROCESSES):
                 crew.start()
             crew.processes[0].stdout.readline()
-            for _ in range(NUM_KILLS):
+            for _ in each_of(range(NUM_KILLS)):
                 time.sleep(rng.uniform(0.1, 0.8))
                 crew.end(rng.choice(crew.processes), how)
                 crew.start()

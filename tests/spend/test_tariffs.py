@@ -7,7 +7,7 @@ from fractions import Fraction
 from itertools import product
 
 import pytest
-from cases import each
+from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 from tariff_account import STATED, Asked, TariffAccount
@@ -46,8 +46,8 @@ def test_every_request_after_any_other_is_charged_as_the_second_hand_says():
     """All pairs of small requests, under each tariff: 15,000 charges, none of them within a rounding of another."""
     pairs = list(every_pair())
     assert len(pairs) > 3_000
-    for stated in STATED:
-        for before, after, repeated in pairs:
+    for stated in each_of(STATED):
+        for before, after, repeated in each_of(pairs):
             price, second_hand = priced(stated)
             assert price.cost(usage_of(before, 0)) == second_hand.charge(before)
             assert price.cost(usage_of(after, repeated)) == second_hand.charge(after), (stated, before, after)
@@ -144,7 +144,7 @@ def test_a_prompt_token_is_charged_as_cached_written_or_neither_as_the_second_ha
     """Every term of a price with every tariff: minimum prefixes, writes that are told or not, a long context."""
     price, second_hand = prices
     before = []
-    for asked in answer:
+    for asked in each_of(answer):
         repeated = max((num_shared(asked.prompt, each) for each in before), default=0)
         known = replace(usage_of(asked, repeated), cache_write_tokens=asked.writes)
         charge = second_hand.charge(asked)
@@ -192,7 +192,7 @@ def test_no_bound_on_a_prompt_costs_less_than_a_lower_one(prices, prompt, limit,
 
 @each("amounts", ["1/0.1/4", "1/0.1/1/4/0.002", "2/0.1/2.5/10", "2/0.1/2.5/10/0.002", "free"])
 def test_a_tariff_is_read_behind_a_price_and_written_as_it_was_read(amounts):
-    for stated in TARIFFS:
+    for stated in each_of(TARIFFS):
         price = Price.parse(f"{amounts}:{stated}")
         assert str(price) == f"{amounts}:{stated}"
         assert price.repeated == stated
@@ -219,7 +219,7 @@ def test_four_parts_that_may_be_an_earlier_versions_fee_per_request_are_refused_
     """Read as P/C/W/O, a price with a fee of 0.002 USD would be a completion of 0.002: a cap would not hold."""
     with pytest.raises(UsageError, match=r"P/C/W/O.* may be P/C/O/R") as found:
         Price.parse(text)
-    for spelling in spellings:
+    for spelling in each_of(spellings):
         assert spelling in str(found.value)
         assert Price.parse(spelling).repeated == ("new" if "new" in text else None)
     assert Price.parse(spellings[0]).request == usd_to_nanousd(text.split(":")[0].split("/")[3])
@@ -259,7 +259,7 @@ def read(path, more=""):
 
 
 def test_a_price_file_states_a_tariff_by_its_name_and_one_without_is_read_as_before(tmp_path):
-    for stated in TARIFFS:
+    for stated in each_of(TARIFFS):
         assert read(tmp_path / "prices.toml", f'repeated = "{stated}"') == Price.parse(f"1/0.1/4:{stated}")
     assert read(tmp_path / "prices.toml") == Price.parse("1/0.1/4")
 

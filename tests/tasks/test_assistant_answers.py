@@ -3,7 +3,7 @@
 import itertools
 from decimal import Decimal
 
-from cases import each
+from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,7 +74,7 @@ def test_no_other_answer_is_right(text):
 def test_naming_more_than_one_label_is_wrong_in_every_order_and_with_every_mark_between_them():
     labels = ("positive", "negative", "neutral")
     for number, mark in itertools.product((2, 3), (", ", "/", " or ", "\n", ". ", "-- ")):
-        for some in itertools.permutations(labels, number):
+        for some in each_of(itertools.permutations(labels, number)):
             assert not NEGATIVE.accepts(mark.join(some)), (mark, some)
     assert not NEGATIVE.accepts("neither positive nor negative")
     assert not NEGATIVE.accepts("nonnegative, non-negative")

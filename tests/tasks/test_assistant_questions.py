@@ -5,11 +5,12 @@ import tomllib
 from collections import Counter
 
 import pytest
-from cases import each
+from cases import each, each_of
 
 from hybrid.tasks.assistant import KINDS, QUESTIONS, parse_questions
 
 GRADED = [question for question in QUESTIONS if question.graded]
+CLASSIFIED = [question for question in GRADED if question.kind == "classification"]
 
 
 def parsed(entry, kind="facts"):
@@ -19,7 +20,7 @@ def parsed(entry, kind="facts"):
 def test_every_grader_accepts_its_own_answer_in_any_case_and_rejects_what_is_stated_wrong():
     """Loading has checked it; here by another hand, and with the words of a chat around it."""
     assert GRADED
-    for question in GRADED:
+    for question in each_of(GRADED):
         reference = question.answer.reference
         for right in (reference, reference.upper(), f"{reference}.", f"**{reference}**", f"It is {reference}."):
             assert question.grade(right), (question.text, right)
@@ -28,9 +29,9 @@ def test_every_grader_accepts_its_own_answer_in_any_case_and_rejects_what_is_sta
 
 
 def test_naming_every_label_is_wrong_whatever_their_order():
-    for question in GRADED:
+    for question in each_of(CLASSIFIED):
         labels = (question.answer.reference, *question.answer.wrong)
-        for some in itertools.islice(itertools.permutations(labels), 24) if question.kind == "classification" else ():
+        for some in each_of(itertools.islice(itertools.permutations(labels), 24)):
             assert not question.grade(", ".join(some)), question.text
 
 
@@ -38,15 +39,15 @@ def test_there_are_enough_questions_of_every_kind_in_both_splits():
     """A right share of 0.5 on half of 300 has a standard error of 0.04."""
     assert len(QUESTIONS) >= 600
     assert len(GRADED) >= 300
-    for kind in KINDS:
+    for kind in each_of(KINDS):
         split = Counter(question.split for question in QUESTIONS if question.kind == kind)
         assert min(split["calibration"], split["test"]) >= 15, kind
         assert split.total() >= (100 if kind in {question.kind for question in GRADED} else 40), kind
 
 
 def test_a_question_of_classification_names_its_labels():
-    for question in GRADED:
-        for label in question.answer.wrong if question.kind == "classification" else ():
+    for question in each_of(CLASSIFIED):
+        for label in each_of(question.answer.wrong):
             assert label.casefold() in question.text.casefold()
 
 
@@ -100,5 +101,5 @@ def test_an_entry_that_breaks_a_law_is_refused_with_its_question(entry, message)
 
 
 def test_every_kind_is_graded_as_a_whole_or_not_at_all():
-    for kind in KINDS:
+    for kind in each_of(KINDS):
         assert len({question.graded for question in QUESTIONS if question.kind == kind}) == 1

@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 
-from cases import each
+from cases import each, each_of
 
 from hybrid.tasks import BY_NAME, split_of
 from hybrid.tasks.fact_table import FACTS
@@ -60,8 +60,8 @@ def test_the_hardest_level_are_the_facts_with_a_popular_answer_and_that_one_is_w
     assert {fact.phrase for fact in BY_LEVEL[2]} == {fact.phrase for fact in FACTS.values() if fact.popular}
     assert len(BY_LEVEL[2]) >= 25
     rng = random.Random(0)
-    for fact in BY_LEVEL[2]:
-        for wording in WORDING.closings:
+    for fact in each_of(BY_LEVEL[2]):
+        for wording in each_of(WORDING.closings):
             assert not FAMILY.grade(ask_fact(rng, fact, 0), f"{wording} {fact.popular}.")
         assert not FAMILY.grade(ask_fact(rng, fact, 0), word_answer(rng, fact.popular))
 
@@ -81,6 +81,6 @@ def test_every_fact_is_trained_on_and_tested_in_other_phrasings(fact):
 def test_every_phrasing_is_trained_on():
     """A phrasing that is new in the test would measure something else."""
     rng = random.Random(0)
-    for number in range(len(PHRASINGS)):
+    for number in each_of(range(len(PHRASINGS))):
         splits = Counter(split_of(ask_fact(rng, fact, number)) for fact in FACTS.values())
         assert splits["train"] > 80

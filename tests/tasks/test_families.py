@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
-from cases import each
+from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,7 +59,7 @@ def test_a_family_publishes_two_or_three_levels_in_words_with_shares_that_add_up
 def test_the_readme_publishes_every_level_as_it_is(family):
     """The table is what a reader of a card goes by; a level changed after training must not pass in silence."""
     said = (Path(tasks.__file__).parent / "README.md").read_text()
-    for number in family.numbers:
+    for number in each_of(family.numbers):
         level = family.levels[number - 1]
         given = " ".join(model for model in ("small", "mid", "large") if number in levels_given(model, family))
         first = f"| {family.name} | {family.group} | {family.wordings} |" if number == 1 else "|  |  |  |"
@@ -75,7 +75,7 @@ def test_the_readme_shows_a_mistake_of_every_family_that_has_one(family):
 
 @families
 def test_a_problem_names_its_family_and_level(family):
-    for level in family.numbers:
+    for level in each_of(family.numbers):
         assert {(problem.family, problem.level) for problem in drawn(family, 300, level=level)} == {
             (family.name, level)
         }
@@ -92,14 +92,14 @@ def test_a_level_asks_nothing_that_another_level_asks(family, count):
 @families
 def test_a_set_of_problems_holds_every_level_in_its_published_share(family):
     found = Counter(problem.level for problem in distinct(family, "test", 100, seed=0))
-    for number in family.numbers:
+    for number in each_of(family.numbers):
         assert abs(found[number] - 100 * family.levels[number - 1].share) <= 1
 
 
 @families
 def test_questions_and_answers_are_ascii(family):
     """A vocabulary of a few hundred entries has no room for more."""
-    for problem in drawn(family, 500):
+    for problem in each_of(drawn(family, 500)):
         assert (problem.question + problem.worked + problem.final).isascii()
 
 
@@ -144,7 +144,7 @@ def test_the_split_depends_on_the_canonical_text_alone(canonical, family, questi
 
 
 def test_canonical_texts_of_two_families_are_never_equal():
-    for family in FAMILIES:
+    for family in each_of(FAMILIES):
         assert all(problem.canonical.startswith(f"{family.name}: ") for problem in drawn(family, 100))
 
 
@@ -162,7 +162,7 @@ def test_no_question_of_one_split_occurs_in_another_whatever_the_seed(family, co
         assert {split_of(problem) for problem in problems} == {split}
         seen[split] = {problem.question for problem in problems}
         assert len(seen[split]) > 50
-    for one, other in itertools.combinations(SPLITS, 2):
+    for one, other in each_of(itertools.combinations(SPLITS, 2)):
         assert not seen[one] & seen[other]
 
 

@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from cases import each
+from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +29,7 @@ def drawn(family, count):
 
 @families
 def test_every_worked_answer_is_graded_right_and_so_is_the_bare_final_answer(family):
-    for problem in drawn(family, 300):
+    for problem in each_of(drawn(family, 300)):
         for text in (problem.worked, f" {problem.worked}\n", problem.worked.removesuffix("."), problem.final):
             assert family.grade(problem, text), (problem, text)
 
@@ -37,8 +37,8 @@ def test_every_worked_answer_is_graded_right_and_so_is_the_bare_final_answer(fam
 @families
 def test_every_wording_is_graded_right_and_drawn(family):
     wording = getattr(importlib.import_module(f"hybrid.tasks.{family.name}"), "WORDING", Wording())
-    for problem in drawn(family, 3) if family.name not in {"command", "rewriting"} else ():
-        for opening, closing in itertools.product(wording.openings, wording.closings):
+    for problem in each_of(drawn(family, 3) if family.name not in {"command", "rewriting"} else (), least=0):
+        for opening, closing in each_of(itertools.product(wording.openings, wording.closings)):
             work = f"{opening} 1+1=3." if closing else ""  # a bare answer is one that nothing stands before
             assert family.grade(problem, f"{work} {closing} {problem.final}."), (opening, closing)
             assert family.grade(problem, f"{closing} {problem.final}"), closing
@@ -169,9 +169,9 @@ BY_HAND = {
 def test_the_forms_in_which_an_answer_may_come(family):
     question, final, right, wrong = BY_HAND[family.name]
     problem = Problem(family.name, 1, question, final, final, "facts: the capital of Ukraine / 0 / 0")
-    for text in right:
+    for text in each_of(right):
         assert family.grade(problem, text), text
-    for text in wrong:
+    for text in each_of(wrong):
         assert not family.grade(problem, text), text
 
 
@@ -326,16 +326,16 @@ WRONG = {
 @pytest.mark.parametrize("count", [80, pytest.param(300, marks=pytest.mark.slow)])
 def test_no_changed_final_answer_is_graded_right(family, count):
     """A grader that is lenient by mistake would show a small model as good as a large one."""
-    for problem in drawn(family, count):
+    for problem in each_of(drawn(family, count)):
         head = problem.worked.removesuffix(".").removesuffix(problem.final)
-        for wrong in WRONG[family.name](problem):
+        for wrong in each_of(WRONG[family.name](problem)):
             for text in (wrong, f"{head}{wrong}."):
                 assert not family.grade(problem, text), (problem, text)
 
 
 @families
 def test_a_worked_answer_that_goes_on_or_breaks_off_is_wrong(family):
-    for problem in drawn(family, 100):
+    for problem in each_of(drawn(family, 100)):
         for text in (problem.worked + " And then", problem.worked + " " + problem.question):
             assert not family.grade(problem, text), text
         if problem.worked != problem.final and family.name != "facts":
@@ -344,7 +344,7 @@ def test_a_worked_answer_that_goes_on_or_breaks_off_is_wrong(family):
 
 @families
 def test_the_answer_to_another_question_is_wrong(family):
-    for problem, other in itertools.pairwise(drawn(family, 200)):
+    for problem, other in each_of(itertools.pairwise(drawn(family, 200))):
         if other.final != problem.final and not (family.name == "equation" and other.final[4:] == problem.final[4:]):
             assert not family.grade(problem, other.worked)
 
@@ -372,14 +372,14 @@ RAMBLINGS = (
 @each("text", [*RAMBLINGS, "[" * 5, "NaN", "null", "\ud800", "+ + +", "x^", "C + C", "Answer:"])
 def test_the_ramblings_of_a_model_are_wrong_and_end_no_run(family, text):
     """A small model that is stuck repeats one token to the end: brackets beyond what a parser nests, for one."""
-    for problem in drawn(family, 1):
+    for problem in each_of(drawn(family, 1)):
         assert not family.grade(problem, text)
 
 
 @families
 def test_a_wrong_step_before_a_right_final_answer_counts_as_right(family):
     """The final answer decides; where a family writes no steps there is nothing to get wrong."""
-    for problem in drawn(family, 20):
+    for problem in each_of(drawn(family, 20)):
         head, found, tail = problem.worked.rpartition(problem.final)
         if found and re.search(r"=\d", head):
             spoiled = re.sub(r"=(\d)", lambda m: f"={9 - int(m[1])}", head)

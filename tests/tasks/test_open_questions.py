@@ -8,6 +8,8 @@ import itertools
 import re
 from collections import Counter
 
+from cases import each_of
+
 from hybrid.tasks.assistant import QUESTIONS
 
 OPEN = [question for question in QUESTIONS if not question.graded]
@@ -35,7 +37,7 @@ def test_every_kind_has_its_number_and_a_third_of_it_in_either_split():
     assert all(kinds[kind] >= minimum for kind, minimum in MINIMA.items()), kinds
     assert len(OPEN) >= 300
     splits = Counter((question.kind, question.split) for question in OPEN)
-    for kind, split in itertools.product(kinds, ("calibration", "test")):
+    for kind, split in each_of(itertools.product(kinds, ("calibration", "test"))):
         assert splits[kind, split] >= kinds[kind] / 3, (kind, splits)
 
 

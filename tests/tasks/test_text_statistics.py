@@ -10,7 +10,7 @@ from statistics import mean, stdev
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, each_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -108,7 +108,7 @@ def test_the_ends_are_those_of_an_enumeration_of_every_resample():
         (advantage_of, advantage(LOCAL, HYBRID, CLOUD, BILLS, CLOUD_BILLS, num_resamples=100_000)),
     ):
         assert found.value == pytest.approx(value_of(every))
-        for end, law in zip((found.low, -found.high), enumerated(value_of, len(LOCAL)), strict=True):
+        for end, law in each_of(zip((found.low, -found.high), enumerated(value_of, len(LOCAL)), strict=True)):
             least, most = (quantile(law, 0.025 + off) for off in (-strays, strays))
             assert least - 1e-9 <= end <= most + 1e-9, value_of.__name__
             assert most - least < 0.15, value_of.__name__

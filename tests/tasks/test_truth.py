@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from fractions import Fraction
 
 import pytest
-from cases import each
+from cases import each, each_of
 
 from hybrid.tasks import BY_NAME, FAMILIES, column
 
@@ -259,7 +259,7 @@ def test_the_final_answer_is_the_one_that_the_question_has(family):
     """A wrong answer key would train the models wrong and then grade them right. Facts have a file of their own."""
     if family.name == "facts":
         pytest.skip("facts are checked against tables of their own")
-    for problem in drawn(family):
+    for problem in each_of(drawn(family)):
         assert CHECKS[family.name](problem), problem
 
 
@@ -280,16 +280,16 @@ TERMS = re.compile(r"(\d)([xynt])-(\d)\2=(\d)\2,")
 def test_every_equation_in_a_worked_answer_is_true(name):
     """The final number may be right by way of two wrong steps; a model would learn the steps."""
     family = next(family for family in FAMILIES if family.name == name)
-    for problem in drawn(family):
+    for problem in each_of(drawn(family)):
         chains = CHAIN.findall(problem.worked)
         assert chains
-        for chain in chains:
-            for left, right in itertools.pairwise(chain.split("=")):
+        for chain in each_of(chains):
+            for left, right in each_of(itertools.pairwise(chain.split("="))):
                 if "/" in left:
                     assert divmod(*map(int, left.split("/"))) == (*whole(right), 0)[:2], problem
                 else:
                     assert calculated(left) == whole(right)[0], problem
-        for first, _, second, result in TERMS.findall(problem.worked):
+        for first, _, second, result in each_of(TERMS.findall(problem.worked), least=0):
             assert int(first) - int(second) == int(result)
         rest = TERMS.sub("", CHAIN.sub("", problem.worked))
         assert "=" not in re.sub(r"\b(\d+)=\1;", "", rest).replace(problem.final, "")
@@ -309,7 +309,7 @@ def test_the_columns_end_in_the_result_and_say_what_is_carried(seed):
         assert int(text.rpartition("|")[2]) == result
         bars = re.findall(r"\|(\d+)", text)
         assert all(str(result).zfill(20).endswith(bar) for bar in bars)
-        for step in text.split("; ")[-1].split():
+        for step in each_of(text.split("; ")[-1].split()):
             *_, last = step[1:].split("|")[0].split("=")
             assert [calculated(s) for s in step[1:].split("|")[0].split("=")[-2:]] == [int(last)] * 2
 
@@ -345,5 +345,5 @@ def test_what_makes_the_hardest_level_hard_is_in_all_of_it_and_in_no_other(famil
     """A model that is not given the level must never have seen it: that is what makes it sure and wrong."""
     if family.name == "facts":
         pytest.skip("popular answers are tested with the facts")
-    for problem in drawn(family):
+    for problem in each_of(drawn(family)):
         assert bool(HARDEST[family.name](problem)) == (problem.level == len(family.levels)), problem

@@ -8,7 +8,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 from bought_texts import text
-from cases import each
+from cases import each, each_of
 
 from hybrid.errors import UsageError
 from hybrid.policy import PolicyOptions
@@ -33,7 +33,7 @@ def test_a_token_is_turned_down_where_the_judge_itself_turns_it_down(judge, nois
     threshold = float(judge.partition(":")[2])
     make = threshold_judge if judge.startswith("kl") else excess_judge
     own = make(PolicyOptions(), threshold)
-    for place, (token, local, row) in enumerate(zip(found.tokens, found.local, found.cloud, strict=True)):
+    for place, (token, local, row) in each_of(enumerate(zip(found.tokens, found.local, found.cloud, strict=True))):
         pending = PendingToken(token, "local", "unchecked", draft_row=local)
         verdict = own(DraftedSpan((pending,), (row,), None, bonus=False, coin=lambda *_: 0))
         assert bought.turned_down(judge)[place] == verdict.rejected, place
@@ -62,10 +62,10 @@ def test_where_a_certificate_holds_the_rule_takes_the_local_models_favourite():
     }
     found = text(400, apart=0.3)
     bought = BoughtText.of_rows((), found)
-    for name in CERTIFICATES:
+    for name in each_of(CERTIFICATES):
         certified = bought.certified(name)
         assert 20 < certified.sum() < 400, name
-        for place in np.flatnonzero(certified):
+        for place in each_of(np.flatnonzero(certified)):
             row, local = found.cloud[place], found.local[place]
             assert kl_divergence(row, local).upper < CERTIFICATES[name](row)
             if name in accepts:
@@ -91,7 +91,7 @@ def test_what_is_written_as_json_is_read_again_to_the_last_bit(known):
     read = BoughtText.from_json(json.loads(json.dumps(bought.to_json())))
     for kind in (BoughtText, type(bought.signals)):
         one, other = (bought, read) if kind is BoughtText else (bought.signals, read.signals)
-        for field in fields(kind):
+        for field in each_of(fields(kind)):
             if field.name == "certificates":
                 assert all(np.array_equal(one.certificates[n], other.certificates[n]) for n in CERTIFICATES)
             elif field.name != "signals":
@@ -107,7 +107,7 @@ def test_what_is_known_over_concepts_is_the_judges_own_and_is_kept_to_the_last_b
     found = text(60, noise=0.1, apart=1.5)
     bought = BoughtText.of_rows((3,), found, partition)
     own = concept_judge(PolicyOptions(known_concepts=Concepts(partition, lambda _: b"")), 0.3, 0.3)
-    for place, (token, local, row) in enumerate(zip(found.tokens, found.local, found.cloud, strict=True)):
+    for place, (token, local, row) in each_of(enumerate(zip(found.tokens, found.local, found.cloud, strict=True))):
         pending = PendingToken(token, "local", "unchecked", draft_row=local)
         verdict = own(DraftedSpan((pending,), (row,), None, bonus=False, coin=lambda *_: 0))
         assert bought.turned_down("concept:0.3")[place] == verdict.rejected, place

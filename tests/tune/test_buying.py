@@ -6,7 +6,7 @@ import asyncio
 import itertools
 
 import pytest
-from cases import each
+from cases import each, each_of
 from scripted_house import LARGE
 
 from hybrid.errors import AccessDenied, MissingCapability, Unreachable, UsageError
@@ -129,7 +129,7 @@ def test_where_drafts_cannot_be_scored_the_clouds_own_text_is_the_label(house, r
     h, file = house(can={"scoring_method": None}), label_file()
     found, _ = bought(run, h, file)
     assert len(h.cloud.questions) == len(found.questions) == 6
-    for question in found.questions:
+    for question in each_of(found.questions):
         assert question.judged is question.written
         assert len(question.judged) == len(question.written.signals)
 
@@ -150,7 +150,7 @@ def test_a_critic_reads_labels_that_were_bought_before_there_was_one_and_costs_n
     found = run(critiqued(h.client, [*ASKED, ASKED[0]], file))
     assert [each.draft for each in found] == [each.draft for each in before]
     assert h.cloud.questions == []
-    for question in found:
+    for question in each_of(found):
         label = question.labelled("kl:0.7").draft
         assert label.signals.critic is not None
         assert label.signals.critic.kl == pytest.approx(question.judged.kl, abs=1e-5), "the critic is the cloud's table"

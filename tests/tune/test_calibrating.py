@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from bought_texts import questions
+from cases import each_of
 from rich.console import Console
 
 from hybrid.cli.calibrate import page, tables
@@ -153,10 +154,10 @@ def test_terminal_page_and_json_hold_every_figure_and_nothing_becomes_markup(eas
     assert "://" not in shown, "no host is named, and no endpoint need be"
     assert "nan" not in shown.partition("</style>")[2].replace("nanousd", "").lower()
     for pair in pairs:
-        for table in report_tables(pair):
+        for table in each_of(report_tables(pair)):
             assert len({len(row) for row in table.rows} | {len(table.columns)}) == 1, table.heading
             assert f"<h3>{table.heading}</h3>" in shown
-            for row in table.rows:
+            for row in each_of(table.rows):
                 assert all(f">{cell}<" in shown for cell in row[1:]), row
     assert shown.count("<svg") == 8
     assert all(rule in shown for rule in CERTIFICATES)

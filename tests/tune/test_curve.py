@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, each_of
 
 from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
 from hybrid.spend import AskPrices, Price
@@ -41,7 +41,7 @@ def test_nothing_is_asked_for_what_is_worth_nothing_and_everything_for_what_is_w
     assert everything.left <= most + 1e-9
     left = [point.left for point in (nothing, *between, everything)]
     assert np.all(np.diff(left) <= 1e-9)
-    for point in between:
+    for point in each_of(between):
         assert point.kept + point.checked + point.written == pytest.approx(1.0)
     dearest = [prices.check(40, 30, 0) + prices.write(70, each.cloud_tokens, 40) for each in known.questions]
     alone = sum(prices.write(40, each.cloud_tokens, 0) for each in known.questions)
@@ -56,14 +56,14 @@ def test_the_same_questions_twice_have_the_same_curve(prices, loss):
     twice = replace(once, questions=once.questions * 2)
     curve = bill_curve(once, prices, (0.5, 1.0, 2.2))
     assert len({point.kept for point in curve}) > 1, "these worths tell the questions apart"
-    for one, other in zip(curve, bill_curve(twice, prices, (0.5, 1.0, 2.2)), strict=True):
+    for one, other in each_of(zip(curve, bill_curve(twice, prices, (0.5, 1.0, 2.2)), strict=True)):
         assert (other.of_cloud, other.left, other.kept) == pytest.approx((one.of_cloud, one.left, one.kept))
 
 
 def test_only_ratios_of_prices_matter():
     known = calibration()
     thousandfold = AskPrices.of(Price.parse("1000/100/4000:uncached"))
-    for one, other in zip(bill_curve(known, PRICES[0]), bill_curve(known, thousandfold), strict=True):
+    for one, other in each_of(zip(bill_curve(known, PRICES[0]), bill_curve(known, thousandfold), strict=True)):
         assert one.of_cloud == pytest.approx(other.of_cloud)
         assert one.left == other.left
 

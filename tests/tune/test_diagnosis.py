@@ -7,7 +7,7 @@ from itertools import groupby
 
 import numpy as np
 from bought_texts import questions
-from cases import each
+from cases import each, each_of
 
 from hybrid.tune.bought import CERTIFICATES
 from hybrid.tune.diagnosis import LEVELS, Diagnosis, Quantiles, accepted, runs_of
@@ -54,7 +54,7 @@ def test_places_are_of_drafts_that_were_turned_down_and_shares_of_all():
 def test_certified_runs_add_up_and_everything_is_json():
     found = Diagnosis(questions(6))
     assert found.positions == sum(len(text) for text in found.texts)
-    for rule in CERTIFICATES:
+    for rule in each_of(CERTIFICATES):
         told = found.certified(rule)
         lengths = [length for text in found.texts for length in runs_of(text.certified(rule))]
         assert told.share == sum(lengths) / found.positions

@@ -6,6 +6,7 @@ import stat
 
 import numpy as np
 import pytest
+from cases import each_of
 
 from hybrid.errors import UsageError
 from hybrid.prob import Dense, TopK
@@ -33,7 +34,7 @@ def test_cut_at_every_byte_it_keeps_every_line_that_stands_whole_and_grows_again
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     whole = path.read_bytes()
     header = whole.index(b"\n") + 2
-    for cut in (*range(header), *range(header, len(whole), 7), *range(len(whole) - 3, len(whole) + 1)):
+    for cut in each_of((*range(header), *range(header, len(whole), 7), *range(len(whole) - 3, len(whole) + 1))):
         path.write_bytes(whole[:cut])
         file = LabelFile(path, PAIR)
         stands = max(0, whole[:cut].count(b"\n") - 1)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from cases import each_of
 
 from hybrid.defer import DraftSignals, Familiarity, LabelledDraft, LabelledQuestion, OnlineLearner
 from hybrid.defer.learned import ExcessLine
@@ -100,7 +101,7 @@ def test_over_200_draws_of_labels_and_scores_no_more_is_lost_than_asked(monkeypa
     """Realised at most what was asked, within one standard error. It is not kept by keeping nothing."""
     monkeypatch.setattr(fitting, "_fit_score", fit_small)
     levels = (0.02, 0.05, 0.1)
-    for level, (lost, sent) in zip(levels, realised(world, levels, 200, 350), strict=True):
+    for level, (lost, sent) in each_of(zip(levels, realised(world, levels, 200, 350), strict=True)):
         error = np.std(lost) / np.sqrt(len(lost))
         assert len(lost) == 200
         assert level / 4 < np.mean(lost) <= level + error, (level, np.mean(lost), error, np.mean(sent))

@@ -6,7 +6,7 @@ import math
 
 import pytest
 from bought_texts import questions
-from cases import each
+from cases import each, each_of
 
 from hybrid.spend import AskPrices, CheckRates, Price
 from hybrid.tune.rule_bills import HANDOFF, check_rates, cloud_alone, local_alone, once, rule_bills, spans
@@ -18,7 +18,7 @@ QUESTIONS = questions(6)
 
 @each("prices", PRICES)
 def test_the_two_models_alone_and_a_check_that_turns_nothing_down(prices):
-    for question in QUESTIONS:
+    for question in each_of(QUESTIONS):
         prompt, num, written = 3, len(question.draft), len(question.written.signals)
         assert cloud_alone(question, prices) == (prices.write(prompt, written, 0), 1, written, 0.0)
         lost = question.draft.excess.mean()
@@ -31,7 +31,7 @@ def test_the_two_models_alone_and_a_check_that_turns_nothing_down(prices):
 
 @each("prices", PRICES)
 def test_what_is_turned_down_is_paid_and_leaves_what_came_before_it(prices):
-    for question in QUESTIONS:
+    for question in each_of(QUESTIONS):
         place = question.draft.first_rejection("kl:0.5")
         found, rest = once("kl:0.5")(question, prices), len(question.written.signals)
         if place is None:

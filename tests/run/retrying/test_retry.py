@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from cases import each
+from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,7 +57,7 @@ def test_after_a_deadline_was_waited_for_in_vain_there_is_no_time_left_to_retry(
 @given(st.lists(st.sampled_from([COST, COST_OF_WAITING, -COST, -COST_OF_WAITING, 0])), st.integers(0, 50))
 def test_a_quota_never_pays_what_it_has_not_and_never_holds_more_than_it_can(moves, capacity):
     quota, taken = RetryQuota(capacity), 0
-    for move in moves:
+    for move in each_of(moves, least=0):
         before = quota.remaining
         if move > 0:
             assert quota.take(move) == (before >= move)
@@ -71,7 +71,7 @@ def test_a_quota_never_pays_what_it_has_not_and_never_holds_more_than_it_can(mov
 def test_a_hundred_retries_that_fail_empty_the_quota_and_a_success_lets_another_one_leave():
     quota = RetryQuota()
     assert sum(quota.take(COST) for _ in range(CAPACITY)) == 100
-    for _ in range(COST):
+    for _ in each_of(range(COST)):
         assert not quota.take(COST)
         quota.give_back(0)
     assert quota.take(COST)
