@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from inspect import signature
 from pathlib import Path
-from types import NoneType
+from types import NoneType, SimpleNamespace
 from typing import get_args, get_type_hints
 
 import pytest
@@ -237,7 +237,12 @@ KNOBS = {
 
 def test_a_policys_builder_and_a_trace_get_every_knob(monkeypatch):
     built = []
-    monkeypatch.setattr(composition, "preset", lambda name, choices: built.append((name, choices)))
+
+    def watched(name, choices):
+        built.append((name, choices))
+        return SimpleNamespace(judge=None)
+
+    monkeypatch.setattr(composition, "preset", watched)
     assert KNOBS.keys() == PolicyChoices.model_fields.keys()
     assert KNOBS.keys() <= places("r"), "a replay may choose what a trace keeps"
     settings = Settings(**KNOBS, temperature=1.0, max_tokens=9, cloud_top_k=4)
