@@ -1,5 +1,7 @@
 """How a pool makes a connection, by look-ups and attempts of our own, and what a fault of one is called. No HTTP.
 
+Which HTTP library there is, httpx or httpx2, is known here and nowhere else (``tests/cloud/test_httpx2.py``).
+
 A pool keeps nothing of a reply: behind one wire are many callers, and a cookie would tell one of them by another's.
 """
 
@@ -11,10 +13,20 @@ import ssl
 from collections.abc import Iterable
 from functools import partial
 from http.cookiejar import CookieJar
-
-import httpcore
+from typing import TYPE_CHECKING
 
 from hybrid.cloud.names import connect_first, resolve
+
+if TYPE_CHECKING:
+    import httpcore
+    import httpx
+else:
+    try:
+        import httpcore
+        import httpx
+    except ImportError:  # its successor, of the same surface
+        import httpcore2 as httpcore
+        import httpx2 as httpx
 
 
 class Network(httpcore.AnyIOBackend):
@@ -62,3 +74,6 @@ def root_cause(error: BaseException) -> BaseException:
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__ or error
     return error
+
+
+__all__ = ["Network", "NoCookies", "httpcore", "httpx", "in_words", "root_cause"]

@@ -1,4 +1,4 @@
-"""HTTP: a method and a path in, JSON or server-sent events out, errors named. The only file that imports httpx.
+"""HTTP: a method and a path in, JSON or server-sent events out, errors named. The only file that speaks it.
 
 Which exception a fault becomes decides what the user sees: ``CloudRefusal`` stops before any text, ``CloudFailure``
 lets the local model answer. No message holds a key, a password or a control character. A connection pool to one
@@ -16,8 +16,6 @@ from contextlib import aclosing, suppress
 from functools import lru_cache
 from typing import Any
 
-import httpcore
-import httpx
 import msgspec
 from pydantic import SecretStr
 
@@ -31,7 +29,7 @@ from hybrid.cloud.bounds import (
     Timeouts,
     parse,
 )
-from hybrid.cloud.network import Network, NoCookies, in_words, root_cause
+from hybrid.cloud.network import Network, NoCookies, httpcore, httpx, in_words, root_cause
 from hybrid.cloud.port import BeforeSend, unrecorded
 from hybrid.cloud.statuses import read_retry_after, status_error
 from hybrid.errors import BadReply, CloudError, NotAnApi, TlsFailure, Unreachable, to_one_line
@@ -82,7 +80,7 @@ class Wire:
             cookies=NoCookies(),
             limits=LIMITS,
             # ``QuestionDeadlines`` bounds all: httpx knows no first byte and no total, and connecting only in parts.
-            timeout=None,  # noqa: S113
+            timeout=None,
             verify=(tls := _tls(*map(os.environ.get, ("SSL_CERT_FILE", "SSL_CERT_DIR")))),
             # With a transport of our own, httpx leaves the environment's proxies alone.
             transport=None if through_proxies else httpx.AsyncHTTPTransport(verify=tls, limits=LIMITS),

@@ -15,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import certifi
-import httpx
 import pytest
 from cases import each
 from chat_upstream import STAY, Script, upstream
@@ -24,6 +23,7 @@ from wires import EVENT, STREAM, WHOLE, get, post, read_stream
 
 from hybrid.cloud.bounds import Timeouts
 from hybrid.cloud.endpoint import Endpoint
+from hybrid.cloud.network import httpx
 from hybrid.cloud.wire import Wire, _transport_error
 from hybrid.errors import AccessDenied, BadReply, CloudError, CloudFailure, CloudRefusal, NotAnApi, Unreachable
 
