@@ -295,3 +295,45 @@ def test_a_text_that_goes_on_after_what_ends_it_here_loses_nothing():
 def test_an_error_inside_a_stream_is_one():
     with pytest.raises(BadReply, match="slot died"):
         read([EVENTS[0], {"error": {"code": 500, "message": "slot died", "type": "server_error"}}])
+
+
+# ---- characters of several tokens ------------------------------------------------------------------------------------
+
+# What xllamacpp 2026.10.11549 writes where a grammar asks for "x\u4e2d\u4e2d": the model's tokens are the bytes.
+BYTES = {90: b"x", 163: b"\xe4", 119: b"\xb8", 258: b"\xad"}
+SPELT = TextVocabulary(WordList([BYTES.get(i, f"w{i} ".encode()) for i in range(400)], (END,)))
+CHARACTERS = LlamaServer(DialectConfig("m", SPELT))
+WHOLE, STREAMED = recorded("llama_server_characters")[1]
+
+
+def test_a_stream_names_the_last_token_of_a_character_and_the_others_are_known_by_what_they_spell():
+    """They were left out, and what was shown was no character."""
+    reading = opened(CHARACTERS.write(WriteQuestion((5,), 6, 2, Sampling())))[1]
+    chunks = [reading(event) for event in STREAMED]
+    assert [chunk.ids for chunk in chunks] == [(90,), (163, 119, 258), ()]
+    assert SPELT.text_of(token for chunk in chunks for token in chunk.ids) == "".join(chunk.text for chunk in chunks)
+    first, character, last = (chunk.rows for chunk in chunks)
+    assert (ids_of(first), ids_of(character[2:])) == ([[19, 18, 90]], [[28, 2, 258]])
+    assert character[:2] == (None, None), "the row is of the last token alone"
+    assert (last, chunks[2].usage.completion_tokens) == ((), 6)
+
+
+def test_a_whole_reply_has_the_row_of_a_character_at_its_last_token():
+    question = WriteQuestion((5,), 6, 2, Sampling())
+    [chunk] = CHARACTERS.read_completions([question], WHOLE)
+    assert chunk.ids == (90, 163, 119, 258, 163, 119)
+    assert [row is not None for row in chunk.rows] == [True, False, False, True, False, False]
+    scores = CHARACTERS_WRITTEN.score(ScoreQuestion((5,), (90, 163, 119), True, 2))
+    next(scores)
+    with pytest.raises(StopIteration) as done:
+        scores.send(WHOLE)
+    assert ids_of(done.value.value.rows) == [[19, 18, 90]], "no row is taken for that of another place"
+
+
+CHARACTERS_WRITTEN = replace(CHARACTERS, can=replace(CHARACTERS.can, scoring_method="generate"))
+
+
+@each("tokens", [[90, 163, 258], [258], [90, 163, 119, 258, 90]])
+def test_entries_that_fit_no_tokens_are_refused(tokens):
+    with pytest.raises(BadReply, match="rows"):
+        CHARACTERS.read_completions([WriteQuestion((5,), 6, 2, Sampling())], WHOLE | {"tokens": tokens})

@@ -1,7 +1,7 @@
 """Ollama's ``/api/generate`` as pure functions.
 
-Bodies: ``GenerateRequest`` and ``Options`` (ollama/ollama, ``api/types.go``). Replies:
-``tests/server_stub/golden/ollama.json``.
+Bodies, and replies that no server here gave: ``recorded/ollama_published.json``, facts from Ollama's own documents,
+tests and source with their addresses. Replies of the server here: ``tests/server_stub/golden/ollama.json``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cases import each
+from cases import each, each_of
 from vocabularies import AB, HALF, WORDS, A, B, C, D, Pieces
 from wordlist import able, opened
 
@@ -20,11 +20,14 @@ from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.dialects.dialect import DialectConfig
 from hybrid.cloud.dialects.ollama import Ollama
 from hybrid.cloud.dialects.text_tokens import TextVocabulary
+from hybrid.cloud.discover import read_models
+from hybrid.cloud.statuses import status_error
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import NO_USAGE, CloudUsage, Sampling
-from server_stub.dialects.ollama import GenerateRequest, Options
+from server_stub.dialects.ollama import GenerateRequest
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "server_stub" / "golden" / "ollama.json").read_text())
+PUBLISHED = json.loads((Path(__file__).parent / "recorded" / "ollama_published.json").read_text(encoding="utf-8"))
 FOUR = DialectConfig("m", TextVocabulary(Pieces(["a ", "b ", "c ", "d "])))
 SETUP = DialectConfig("m", TextVocabulary(WORDS))
 SCORE = ScoreQuestion((A, B), (C, D), True, 3)
@@ -56,6 +59,7 @@ def test_every_option_is_sent_since_the_models_file_has_its_own():
         "model": "m",
         "prompt": "ab",
         "raw": True,
+        "truncate": False,
         "stream": True,
         "logprobs": True,
         "top_logprobs": WORDS.num_tokens,  # which are fewer than the twenty that may be asked for
@@ -66,7 +70,10 @@ def test_every_option_is_sent_since_the_models_file_has_its_own():
             "top_p": 0.9,
             "min_p": 0.1,
             "seed": 11,
+            "typical_p": 1.0,
             "repeat_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
         },
     }
 
@@ -77,11 +84,72 @@ def test_a_score_lets_it_write_greedily_in_one_piece():
 
 
 def test_bodies_are_made_of_published_fields():
-    """``repeat_penalty`` is one of ``Options``, which the server here does not implement."""
+    """And of every option that changes the law: a model's file may set it otherwise."""
     for body in (opened(Ollama(SETUP).write(WRITE))[0].body, next(Ollama(SETUP).score(SCORE)).body):
         GenerateRequest.model_validate_json(json.dumps(body))
-        assert set(body) <= set(GenerateRequest.model_fields)
-        assert set(body["options"]) - set(Options.model_fields) == {"repeat_penalty"}
+        assert set(body) <= set(PUBLISHED["request_fields"]["names"])
+        assert set(PUBLISHED["option_fields"]["change_the_law"]) <= set(body["options"])
+        assert set(body["options"]) <= set(PUBLISHED["option_fields"]["names"])
+
+
+def test_a_prompt_beyond_the_context_is_refused_and_not_cut():
+    """Ollama cuts its middle out, and its reply does not say so: the rows would be those of another prompt."""
+    for body in (opened(Ollama(SETUP).write(WRITE))[0].body, next(Ollama(SETUP).score(SCORE)).body):
+        assert body["truncate"] is False
+    for refusal in each_of(PUBLISHED["refusals"]):
+        status, detail = refusal["status"], refusal["body"]["error"]
+        error = status_error(status, f"there answered {status}: {detail}", detail, "no key")
+        assert detail in str(error)
+        assert type(error).__name__ == refusal["read_as"]
+
+
+def lines_of(name):
+    return PUBLISHED["lines"][name]["lines"]
+
+
+def test_documented_lines_are_read_and_an_error_among_them_ends_the_answer():
+    *lines, last = lines_of("documented")
+    plain = able(Ollama(DialectConfig("m", TextVocabulary(Pieces([" Yes", ".", "I", "can"])))), rows=False)
+    chunks = [read(each_line, plain) for each_line in lines]
+    assert [chunk.ids for chunk in chunks] == [(0,), (1,), (2,), (3,)]
+    assert all(chunk.finish is None and chunk.usage is None for chunk in chunks)
+    with pytest.raises(BadReply, match="an error was encountered while running the model"):
+        read(last, plain)
+
+
+GREETING = Ollama(DialectConfig("m", TextVocabulary(Pieces(["Hi", "Hello"]))))
+
+
+def test_published_rows_are_read_and_the_whole_prompt_is_charged():
+    line, last = lines_of("rows")
+    chunk = read(line, GREETING)
+    assert chunk.ids == (0,)
+    assert dict(zip(chunk.rows[0].ids.tolist(), chunk.rows[0].logprobs.tolist(), strict=True)) == {0: -0.5, 1: -1.2}
+    assert read(last, GREETING).usage == CloudUsage(17, 2), "cached or not"
+
+
+def test_a_character_of_several_tokens_has_one_entry_whose_row_is_taken_for_that_of_no_other():
+    """The row is that of the last token, in a line of the whole character."""
+    [line] = lines_of("character_of_several_tokens")
+    chunk = read(line, Ollama(DialectConfig("m", TextVocabulary(Pieces(["Hi", "Hello", b"\xe4", b"\xb8", b"\xad"])))))
+    assert (chunk.ids, chunk.rows) == ((2, 3, 4), (None, None, None))
+
+
+def test_an_answer_that_is_broken_off_for_saying_the_same_has_no_end_and_no_charge_of_its_own():
+    [line] = lines_of("broken_off_after_31_alike")
+    chunk = read(line, GREETING)
+    assert (chunk.ids, chunk.finish, chunk.usage) == ((0, 0), None, None)
+    asking = GREETING.score(ScoreQuestion((1,), (0, 0), False, 2))
+    next(asking)
+    with pytest.raises(StopIteration) as done:
+        asking.send(line)
+    assert [row.best for row in done.value.value.rows] == [0, 0]
+    assert done.value.value.usage.completion_tokens == 2, "what was written is charged at least"
+
+
+def test_published_models_are_listed_by_their_names():
+    """The context that is told is the most that the file allows, not what is loaded: it is not believed."""
+    assert read_models(PUBLISHED["models"]["body"]) == {"m:latest": None}
 
 
 def test_a_ban_has_no_word_and_is_refused():

@@ -11,7 +11,8 @@ The server scores no prompt; a draft is scored by one of ``scoring_methods``. Sh
 
 Traps. With speculative decoding of its own the server reports probability 1 and no list for what its draft model
 guessed: missing, not certain. Sampling defaults (top-k 40, min-p 0.05) are the server's, so every parameter is sent. A
-stream ends without [DONE]; a grammar that names an end token fails with 500.
+stream ends without [DONE]; a grammar that names an end token fails with 500. A character of several tokens has the row
+of its last one alone; a stream names that one alone, too, and the others are known by what they spell.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ from hybrid.cloud.dialects.reading import (
     raise_error_in,
     read_tokens,
     row_of,
-    rows_for,
     usage_of,
 )
 from hybrid.cloud.dialects.text_tokens import TextVocabulary
@@ -85,7 +85,7 @@ class LlamaServer(Dialect):
 
     def _write(self, question: WriteQuestion) -> ContinuationRequest | None:
         body = self._body(list(question.prefix), question) | {"stream": True}
-        read = _LlamaServerEvents(question.top_k, self.setup.text_tokens.end_ids)
+        read = _LlamaServerEvents(question.top_k, self.setup.text_tokens)
         return ContinuationRequest(Post(COMPLETION, body, stream="to finish"), read)
 
     def post_completions(self, questions: Sequence[WriteQuestion]) -> Post:
@@ -100,7 +100,8 @@ class LlamaServer(Dialect):
         if [part.get("index", 0) for part in replies] != list(range(len(questions))):
             msg = f"the endpoint did not give one continuation for each of {len(questions)} prompts"
             raise BadReply(msg)
-        return [read_chunk(part, top_k=question.top_k) for part, question in zip(replies, questions, strict=True)]
+        words = self.setup.text_tokens
+        return [read_chunk(part, words, question.top_k) for part, question in zip(replies, questions, strict=True)]
 
     def _forced(self, question: ScoreQuestion) -> ScoreFlow:
         forced = tuple(takewhile(partial(_nameable, self.setup.text_tokens), question.span))
@@ -109,7 +110,7 @@ class LlamaServer(Dialect):
         body = self._body(list(question.prefix), write) | {"samplers": []}
         if forced:
             body["grammar"] = "root ::= " + " ".join(f"<[{token}]>" for token in forced)
-        chunk = read_chunk((yield Post(COMPLETION, body)), top_k=question.top_k)
+        chunk = read_chunk((yield Post(COMPLETION, body)), self.setup.text_tokens, question.top_k)
         if chunk.ids[: len(forced)] != forced:
             msg = "the endpoint did not write the draft it was held to"
             raise MissingCapability(msg)
@@ -171,14 +172,16 @@ class _LlamaServerEvents:
     """
 
     top_k: int
-    end_ids: frozenset[int]
+    words: TextVocabulary
     _held: Chunk | None = None
+    _num_read: int = 0
 
     def __call__(self, reply: Any) -> Chunk:
-        chunk, held = read_chunk(reply, top_k=self.top_k), self._held
+        chunk, held = read_chunk(reply, self.words, self.top_k, self._num_read), self._held
+        self._num_read += len(chunk.ids)
         if held is not None:
             chunk = replace(chunk, ids=held.ids + chunk.ids, rows=held.rows + chunk.rows, text=held.text + chunk.text)
-        ended = chunk.finish is None and bool(chunk.ids) and chunk.ids[-1] in self.end_ids
+        ended = chunk.finish is None and bool(chunk.ids) and chunk.ids[-1] in self.words.end_ids
         self._held = chunk if ended else None
         return Chunk() if ended else chunk
 
@@ -201,11 +204,18 @@ def _known(rows: Sequence[TopK | None]) -> Iterator[TopK]:
 
 
 @guarded
-def read_chunk(reply: Json, top_k: int) -> Chunk:
-    """Read a reply, or one event of a stream: tokens with their rows; the last event says why it ended."""
+def read_chunk(reply: Json, words: TextVocabulary, top_k: int, num_read: int = 0) -> Chunk:
+    """Read a reply, or one event of a stream: tokens with their rows; the last event says why it ended.
+
+    ``num_read``: tokens of the stream before this event.
+    """
     raise_error_in(reply)
     ids = id_list(reply.get("tokens") or [])
-    rows = _rows(ids, reply.get("completion_probabilities"), top_k) if top_k else (None,) * len(ids)
+    told, begun = reply.get("tokens_predicted"), _begun(words, ids, reply)
+    num_unnamed = told - num_read - len(ids) if isinstance(told, int) else 0
+    if 0 < num_unnamed <= len(begun):
+        ids = words.parts(begun, num_unnamed) + ids
+    rows = _rows(ids, reply.get("completion_probabilities"), words, top_k) if top_k else (None,) * len(ids)
     if not reply["stop"]:
         return Chunk(ids, rows, reply["content"])
     ended = FINISH.get(reply.get("stop_type", ""))
@@ -215,21 +225,43 @@ def read_chunk(reply: Json, top_k: int) -> Chunk:
     return Chunk(ids, rows, reply["content"], "stop" if ended == "stop" else "length", _usage(reply))
 
 
-def _rows(ids: Ids, told: object, top_k: int) -> tuple[TopK, ...]:
+def _rows(ids: Ids, told: object, words: TextVocabulary, top_k: int) -> tuple[TopK | None, ...]:
+    """Return the rows of some tokens; None of what only begins a character: its entry is of the token that ends it."""
     if not ids:
         return ()
-    if told is None:
+    if not isinstance(told, list):
         raise MissingCapability(NO_ROWS)
-    return tuple(_row(token, entry, top_k) for token, entry in zip(ids, rows_for(told, ids), strict=True))
+    rows: list[TopK | None] = []
+    for entry in told:
+        end = next((end for end in range(len(rows), len(ids)) if _spells(words, ids[len(rows) : end + 1], entry)), None)
+        if end is None:
+            msg = "the endpoint's rows are not those of its tokens"
+            raise BadReply(msg)
+        rows += [*[None] * (end - len(rows)), _row(ids[end], entry, top_k)]
+    rest = ids[len(rows) :]
+    if rest and words.text_of(rest) is not None:
+        msg = f"the endpoint gave {len(told)} rows for {len(ids)} tokens"
+        raise BadReply(msg)
+    return (*rows, *[None] * len(rest))
+
+
+def _begun(words: TextVocabulary, ids: Ids, reply: Json) -> bytes:
+    """Return what a character has before the tokens that end it, at most three bytes; nothing where they are whole."""
+    text, end = str(reply["content"]).encode(), words.bytes_of(ids)
+    begun = text.removesuffix(end)
+    return begun if ids and len(text) <= 4 and len(begun) < len(text) else b""
+
+
+def _spells(words: TextVocabulary, ids: Ids, entry: Json) -> bool:
+    """Whether an entry is that of some tokens: of one, or of those of one character; control tokens spell nothing."""
+    spelled, told = words.bytes_of(ids), bytes(id_list(entry.get("bytes") or []))
+    return bool(entry["id"] == ids[-1] and (len(told) <= len(spelled) if len(ids) == 1 else told == spelled))
 
 
 def _row(token: int, entry: Json, top_k: int) -> TopK:
     if "top_probs" in entry:
         msg = "the endpoint gives probabilities after sampling; raw log-probabilities are needed"
         raise MissingCapability(msg)
-    if entry["id"] != token:
-        msg = "the endpoint's rows are not those of its tokens"
-        raise BadReply(msg)
     listed = {count(other["id"]): number(other["logprob"]) for other in entry["top_logprobs"]}
     return row_of(listed, token, number(entry["logprob"]), top_k, None)
 

@@ -1,10 +1,12 @@
 """Ollama's ``/api/generate`` with ``raw``: text in, text and rows by text out, as lines of JSON.
 
-Shapes: ollama ``api/types.go`` and ``docs/api``. No Ollama server was ever asked, only ``server_stub``. It scores
-nothing: a draft is compared with what the model writes by itself (``generate``). Traps:
+Shapes: ollama ``api/types.go`` and ``docs/api``. No Ollama server was ever asked, only ``server_stub``; what its source
+says, and what is unseen: ``tests/cloud/recorded/ollama_published.json``. It scores nothing: a draft is compared with
+what the model writes by itself (``generate``). Traps:
 
 - Tokens carry no ids and are matched by their bytes. There are at most 20 alternatives.
-- Sampling defaults come from the Modelfile, so every parameter is sent.
+- Sampling defaults come from the Modelfile, penalties too, so every parameter that changes the law is sent.
+- A prompt beyond ``num_ctx``, which nothing tells, is cut in the middle without a word, unless ``truncate`` is false.
 - A prompt that is all cached may be counted as 0 tokens.
 """
 
@@ -101,9 +103,13 @@ class Ollama(Dialect):
             "top_p": sampling.top_p,
             "min_p": sampling.min_p,
             "seed": sampling.seed,
+            "typical_p": 1.0,
             "repeat_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
         }
-        body = {"model": self.setup.model, "prompt": self.setup.text_tokens.text_of(question.prefix), "raw": True}
+        prompt = self.setup.text_tokens.text_of(question.prefix)
+        body = {"model": self.setup.model, "prompt": prompt, "raw": True, "truncate": False}
         rows = {"logprobs": True, "top_logprobs": question.top_k} if question.top_k else {}
         return body | rows | {"options": options}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import combinations, pairwise
 from typing import Any
 
 from hybrid.cloud.dialects.reading import NO_ROWS, choice_of, finish_of, guarded, number, read_usage
@@ -76,6 +77,15 @@ class TextVocabulary:
         """Return tokens that spell a text exactly; None where no pieces do."""
         ids = self._words.tokenize(text) if text else ()
         return ids if self.bytes_of(ids) == text.encode() else self._longest(text.encode())
+
+    def parts(self, spelled: bytes, num: int) -> Ids:
+        """Return so many tokens that spell the beginning of a character. Raises BadReply where none do."""
+        for cuts in combinations(range(1, len(spelled)), num - 1):
+            ids = [self.id_of(spelled[start:end]) for start, end in pairwise((0, *cuts, len(spelled)))]
+            if all(token is not None for token in ids):
+                return tuple(token for token in ids if token is not None)
+        msg = f"the endpoint named {num} tokens less than it wrote"
+        raise BadReply(msg)
 
     def _longest(self, text: bytes) -> Ids | None:
         """Spell a text by its longest pieces: a tokeniser that puts a space before everything cannot go on a text."""
