@@ -97,8 +97,8 @@ def command(*words: str, script: str | None = None):
         head = [str(Path(sys.executable).parent / script)] if script else [sys.executable, "-m", words[0]]
         done = subprocess.run([*head, *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
         if words[0] == "pytest":
-            *before, last = (lines := done.stdout.splitlines())[:-8], lines[-8:]
-            print(*(line for line in before if line.startswith("skipped ")), *last, sep="\n")
+            lines = done.stdout.splitlines()
+            print(*(line for line in lines[:-8] if line.startswith("skipped ")), *lines[-8:], sep="\n")
         return "" if done.returncode == 0 else done.stdout + done.stderr or f"exit {done.returncode}"
 
     return run
