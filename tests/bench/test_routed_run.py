@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import pytest
+from arithmetic import tolerance
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.bench.arms import Arm
@@ -71,7 +72,7 @@ def test_what_is_foretold_of_each_question_is_its_text_and_its_requests() -> Non
                     first = signals_to_json(heard.heard[0].args[0])
                     assert first["tokens"] == record["signals"]["tokens"], "with the token that ended the draft"
                     for name in ("entropy", "top", "second", "logprob"):  # decoded again: up to the engine's noise
-                        assert first[name] == pytest.approx(record["signals"][name], abs=0.02)
+                        assert first[name] == pytest.approx(record["signals"][name], abs=tolerance().nats)
         return seen
 
     assert {"keep", "write", "spans"} <= asyncio.run(run())

@@ -7,6 +7,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+from arithmetic import tolerance
 from cases import each_of
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
@@ -68,7 +69,7 @@ def test_texts_requests_and_bills_are_those_of_the_client_over_the_bundled_serve
 
     found = asyncio.run(reports())
     same = [report["text"] and report["requests"] and report["bill"] for report in found]
-    near = [report for report in found if report.get("gap", 1.0) < 0.05]
+    near = [report for report in found if report.get("gap", 1.0) <= tolerance().gap]
     assert sum(same) + len(near) == len(found), [report for report in found if not report["text"]]
     assert len(near) <= 1, near
 

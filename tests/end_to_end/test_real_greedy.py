@@ -21,6 +21,7 @@ import httpx
 import llama_cpp
 import numpy as np
 import pytest
+from arithmetic import tolerance
 from cases import each_of
 from endpoints import connected
 from kept_servers import folder_of
@@ -185,7 +186,7 @@ def test_the_converted_models_rows_are_the_files(over_vllm, unquantised):
             likely = expected.probs[row.ids] >= 1e-3
             worst = max(worst, np.abs(row.logprobs - expected.logprobs[row.ids])[likely].max())
     print(f"at most {worst:.4f} nats off")
-    assert worst <= 0.05
+    assert worst <= tolerance().nats
 
 
 @pytest.mark.slow

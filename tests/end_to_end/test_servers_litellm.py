@@ -12,6 +12,7 @@ import secrets
 
 import pytest
 from alike import DETERMINISTIC, QUESTIONS, assert_alike, told
+from arithmetic import tolerance
 from cases import each
 from endpoints import connected
 from kept_servers import serving_kept
@@ -96,7 +97,7 @@ def test_the_probe_finds_that_whole_answers_have_what_streams_lack(gateway, tmp_
     assert (found.continues, found.raw_rows) == (True, True)
     # What it refuses as too long comes back as a fault of its own: a shorter list is tried.
     assert found.most_k == (20 if DRIVERS[driver] else 5)
-    assert found.noise_nats <= 0.01
+    assert found.noise_nats <= tolerance().nats
     with hybrid.open(local="small", cloud=gateway, price="free", policy="kl", **choices) as client:
         assert client.generate(QUESTIONS[0], max_tokens=8).degraded is None
     assert {"score", "write", "open"} <= can.abilities

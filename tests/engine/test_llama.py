@@ -13,6 +13,7 @@ import llama_cpp
 import numpy as np
 import psutil
 import pytest
+from arithmetic import tolerance
 from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,7 +81,7 @@ def test_what_a_file_is_padded_with_is_no_token_whatever_its_scores(tiny_file, s
     assert full.num_tokens == size
     ids = bare.tokenize("how are you")
     rows = [engine.extend(ids, len(ids)) for engine in (bare.context(64, 1), full.context(64, 1))]
-    np.testing.assert_allclose(*rows, atol=1e-5)
+    np.testing.assert_allclose(*rows, atol=tolerance().nats)
     with pytest.raises(ValueError, match=f"there is no token {size}"):
         full.piece(size)
     assert bare.vocabulary_digest != full.vocabulary_digest  # findings stay under the name they were kept by

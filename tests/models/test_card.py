@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from arithmetic import tolerance
 from cases import each, each_of
 from made_cards import NUM, filled, made
 
@@ -174,7 +175,7 @@ def test_a_model_beside_the_large_one_that_it_is_agrees_with_it_and_the_large_on
         by_family = said.beside_large_by_family.values()
         assert len(by_family) == len(group_of(name).families)
         assert said.beside_large.agreement == pytest.approx(1, abs=0.05)  # float16 sums may part near ties
-        assert said.beside_large.mean_kl == pytest.approx(0, abs=1e-3)
+        assert said.beside_large.mean_kl == pytest.approx(0, abs=tolerance().nats ** 2)
         assert said.beside_large.num_large_tokens == sum(found.num_large_tokens for found in by_family)
         assert said.beside_large.num_small_tokens == sum(found.num_small_tokens for found in by_family)
         assert f"{name} answers {next(iter(group_of(name).families))}" in told

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from arithmetic import tolerance
 from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -230,7 +231,7 @@ def test_a_model_beside_itself_agrees_everywhere_at_a_kl_of_0(small, written):
     assert not found.differs.any()
     assert found.kl == pytest.approx(0, abs=1e-12)
     real = agreement.compare(small, small, graded(*written), graded(*written))
-    assert real.kl == pytest.approx(0, abs=1e-3)
+    assert real.kl == pytest.approx(0, abs=tolerance().nats ** 2)
     sure = np.concatenate([np.diff(np.sort(answer.rows, axis=-1)[:, -2:])[:, 0] > 0.03 for answer in written])
     assert sure.sum() > 20
     assert real.same[sure].all()
