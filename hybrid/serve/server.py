@@ -122,6 +122,13 @@ class BoundedHttp(H11Protocol):
         self._stop_waiting_for_reader()
         super().connection_lost(exc)
 
+    def shutdown(self) -> None:
+        """End where nothing is under way; a request is under way once its body has come."""
+        if self.cycle is not None and self.cycle.more_body and not self.cycle.response_started:
+            self.transport.close()
+        else:
+            super().shutdown()
+
     def _wait(self) -> None:
         if self._late is None:
             self._late = self.loop.call_later(HEADER_WITHIN_S, self.transport.close)

@@ -103,6 +103,29 @@ def test_a_relay_whose_caller_reads_nothing_is_closed_and_settled(house, run, mo
     run(go())
 
 
+def test_a_server_that_ends_waits_for_no_body_that_has_not_come(run):
+    """40 of them took all of the five seconds that answers are given. Here answers are given for ever."""
+
+    async def go():
+        began, left = asyncio.Event(), asyncio.Event()
+
+        async def app(scope, receive, send):
+            while (message := await receive())["type"] == "http.request":
+                began.set()
+                assert message["more_body"]
+            left.set()
+
+        async with asyncio.timeout(30):
+            async with served(app) as port:
+                head = b"POST / HTTP/1.1\r\ncontent-length: 100\r\n"
+                caller = await silent_caller(port, head, b"half")
+                await began.wait()
+            assert left.is_set()
+            caller.close()
+
+    run(go())
+
+
 class Transport:
     """A connection of which a test says how much is unread."""
 
