@@ -29,6 +29,9 @@ from hybrid.errors import BadReply, NotAnApi, Unreachable
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # One event is a few tokens with their rows.
 MAX_EVENT_BYTES = 8 * 1024 * 1024
+# Between two events. A service that says each half second that it lives says 30 KB in the ten minutes that it may take;
+# beside six streams of nothing but comments a small question took 38 times its time.
+MAX_PASSED_OVER_BYTES = 256 * 1024
 # What is read in full is an answer's own rows, or a prompt's by their texts: an echo of the server here has 566 bytes a
 # token at k = 20, 4.5 MB at 8,000 tokens. Where a shape says what to leave unread, a prompt's rows are 12 MB there.
 MAX_REPLY_BYTES, MAX_ROWS_BYTES = 32 * 1024 * 1024, 128 * 1024 * 1024
@@ -228,9 +231,10 @@ class EventReader:
         """Start before the first byte."""
         self._lines = LineReader()
         self._data = bytearray()
+        self._passed_over = 0
 
     def feed(self, part: bytes) -> Iterator[bytes]:
-        """Yield the data of every event that is whole by now. Raises BadReply where one does not end."""
+        """Yield the data of every event that is whole by now. Raises BadReply where one does not end, or none comes."""
         for line in self._lines.feed(part):
             name, _, value = line.partition(b":")
             if name == b"data":
@@ -238,6 +242,15 @@ class EventReader:
             elif not line and self._data:
                 yield bytes(self._data[:-1])
                 self._data.clear()
+                self._passed_over = 0
+            else:
+                self._pass_over(line)
+
+    def _pass_over(self, line: bytes) -> None:
+        self._passed_over += len(line) + 1
+        if self._passed_over > MAX_PASSED_OVER_BYTES:
+            msg = "the endpoint's stream has comments and no events"
+            raise BadReply(msg)
 
 
 def _grow(held: bytearray, part: bytes) -> None:

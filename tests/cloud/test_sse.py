@@ -91,3 +91,15 @@ def test_what_does_not_end_is_given_up(reader, part):
     endless = reader()
     with pytest.raises(BadReply, match="does not end its lines, or its events"):
         deque((found for _ in range(MAX_EVENT_BYTES // 2**20 + 1) for found in endless.feed(part)), maxlen=0)
+
+
+@each("line", [b": ping\n\n", b": ping\n", b"\n", b"id: 7\n", b"event: a\n\n"])
+def test_a_stream_of_comments_alone_ends_and_one_with_events_between_them_does_not(line):
+    """Comments say that a server lives; without end they took the time of all others."""
+    some = line * (100_000 // len(line))
+    reader = EventReader()
+    for _ in range(5):
+        assert list(reader.feed(some + b"\ndata: x\n\n")) == [b"x"]
+    reader = EventReader()
+    with pytest.raises(BadReply, match="comments and no events"):
+        list(reader.feed(some * 5))
