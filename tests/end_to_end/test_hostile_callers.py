@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import threading
 import time
+from contextlib import ExitStack
 
 import pytest
 from cases import each
-from hostile_callers import ask, connect, local, read, relayed, request, silent_readers, turns
+from hostile_callers import ask, connect, local, read, relayed, request, silent_pages, silent_readers, turns
 from lying_upstream import LIES, LyingUpstream
 from serve_process import ServeProcess, relay_to
 
@@ -52,6 +53,32 @@ def test_who_reads_nothing_takes_no_answer_from_another(serve):
         assert b"keeps failing" not in told.body
         time.sleep(0.2)
     assert told.status == 200
+
+
+def test_a_question_is_answered_beside_a_hundred_pages_that_nobody_reads(serve):
+    with silent_pages(serve.port, 100):
+        for _ in range(3):
+            assert ask(serve.port, local()).status == 200
+
+
+def test_a_question_is_answered_beside_long_local_answers_that_nobody_reads(serve):
+    long = local("Tell me a long story.", stream=True, max_tokens=7000, logprobs=True, top_logprobs=20)
+    with silent_readers(serve.port, [long] * 12):
+        assert ask(serve.port, local()).status == 200
+
+
+def test_comments_without_end_are_no_answer(serve):
+    told = ask(serve.port, relayed("endless-comments", stream=True))
+    assert told.status in {200, 502}
+    assert b"comments and no events" in told.body
+
+
+def test_questions_are_answered_beside_callers_with_many_turns(serve):
+    with ExitStack() as clean_up:
+        for _ in range(8):
+            clean_up.enter_context(connect(serve.port)).sendall(request(turns(25_000)))
+        for _ in range(3):
+            assert ask(serve.port, local()).status == 200
 
 
 @each("num", [25_000, 100_000])

@@ -95,6 +95,16 @@ def silent_readers(port: int, bodies: Sequence[dict[str, Any]]) -> Iterator[list
         yield held
 
 
+@contextmanager
+def silent_pages(port: int, num: int) -> Iterator[list[socket.socket]]:
+    """Pages of the monitor that are open and read nothing."""
+    with ExitStack() as clean_up:
+        held = [clean_up.enter_context(connect(port, buffer=1024)) for _ in range(num)]
+        for there in held:
+            there.sendall(b"GET /monitor/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        yield held
+
+
 def ended(held: Sequence[socket.socket]) -> int:
     """How many connections the other side has given up (reset, or closed and drained); reads what is there."""
     count = 0

@@ -257,3 +257,11 @@ def test_a_recorded_page_holds_hostile_texts_as_data_only():
     data = re.search(r'<script type="application/json" id="recorded">(.*?)</script>', page, re.DOTALL)[1]
     assert json.loads(data) == told
     assert "49" not in re.findall(r"<title>(.*?)</title>", page)[0]
+
+
+def test_many_pages_together_are_told_no_more_often_than_four():
+    """Else a hundred pages that nobody reads take the time of those who ask."""
+    for num_pages in range(1, 200):
+        assert num_pages / monitor.tick_s(num_pages) <= 80.001
+        assert monitor.tick_s(num_pages) == 0.05 or num_pages > 4
+    assert monitor.tick_s(0) == 0.05
