@@ -42,7 +42,7 @@ def run(folder: Path, reason: str, *flags: str) -> subprocess.CompletedProcess:
 @pytest.mark.parametrize("flags", [("-p", "no:xdist"), pytest.param(("-n", "2"), marks=pytest.mark.slow)])
 def test_a_skip_is_told_and_only_a_listed_one_leaves_the_run_green(tmp_path, flags):
     for reason, code in (("Chromium is missing: apt-get install chromium", 0), ("just so", 1)):
-        done = run(tmp_path, reason, *flags)
+        done = run(tmp_path, f"{reason}\ninput 3: a case", *flags)
         assert done.returncode == code, done.stdout
         unlisted = " (a reason that tests/skips.toml does not list)" if code else ""
         assert f"skipped 1: {reason}{unlisted}" in done.stdout.splitlines()

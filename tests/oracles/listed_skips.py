@@ -25,7 +25,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or hasattr(session.config, "workerinput"):
         return
-    skipped = [str(each.longrepr[2]).removeprefix("Skipped: ") for each in reporter.stats.get("skipped", [])]
+    reasons = [str(each.longrepr[2]).removeprefix("Skipped: ") for each in reporter.stats.get("skipped", [])]
+    skipped = [reason.partition("\n")[0] for reason in reasons]  # behind it stand the case's arguments
     reporter.write_line("")  # behind the dots
     for reason, number in sorted(Counter(skipped).items()):
         known = "" if reason.startswith(listed()) else " (a reason that tests/skips.toml does not list)"
