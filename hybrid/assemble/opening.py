@@ -173,6 +173,12 @@ class ClientOpener:
         if self._prices and cloud and (price := self._prices.price(cloud, capabilities.model)):
             account.set_price(price)
 
+    @property
+    def endpoint(self) -> str:
+        """The name of the cloud's endpoint: a URL without a password, or a model's own name."""
+        cloud = self.settings.cloud
+        return "bundled" if cloud is None else cloud if cloud in NAMED else endpoint_id(cloud)
+
     def account(self, stack: AsyncExitStack) -> Account:
         """Pay from the ledger's file. It is neither read nor made before a request that costs something would leave.
 

@@ -13,7 +13,7 @@ import typer
 
 from hybrid.cli.exits import exit_codes
 from hybrid.cli.flags import Flags, takes_flags
-from hybrid.cli.show import Screen
+from hybrid.cli.show import Screen, tell_assumed
 from hybrid.cli.trace import Trace
 from hybrid.errors import UsageError, escape_controls
 from hybrid.run.events import Finished
@@ -123,17 +123,21 @@ async def _ask(prompt: str, flags: Flags, screen: Screen | None, *, explained: b
         raise UsageError(msg)
     explainer = Explainer() if explained else None
     with closing(Trace(trace)) as file, closing(screen) if screen else nullcontext():
-        async with opener as client, aclosing(client.stream(prompt)) as events:
+        async with opener as client:
             for note in client.notes:
                 typer.echo(f"hybrid: {escape_controls(note)}", err=True)
-            async for event in events:
-                file.write(event)
-                if explainer:
-                    explainer.hear(event)
-                if screen:
-                    screen.show(event)
-                elif isinstance(event, Finished):
-                    plans = {} if explainer is None else {"plans": explainer.to_json()}
-                    typer.echo(json.dumps(event.answer.to_json() | plans, ensure_ascii=False))
+            try:
+                async with aclosing(client.stream(prompt)) as events:
+                    async for event in events:
+                        file.write(event)
+                        if explainer:
+                            explainer.hear(event)
+                        if screen:
+                            screen.show(event)
+                        elif isinstance(event, Finished):
+                            plans = {} if explainer is None else {"plans": explainer.to_json()}
+                            typer.echo(json.dumps(event.answer.to_json() | plans, ensure_ascii=False))
+            finally:
+                tell_assumed(client.spent.assumed_nanousd)
         if screen and explainer:
             typer.echo("\n".join(explainer.lines()), err=True)

@@ -22,7 +22,7 @@ import typer
 from hybrid.cli.batch_again import OldLines, file_for, outcomes_of
 from hybrid.cli.batch_lines import Outcome
 from hybrid.cli.batch_output import OPEN_LINES_EACH, BatchOutput, PrintedOutput
-from hybrid.cli.batch_work import BatchWork
+from hybrid.cli.batch_work import BatchWork, cloud_of
 from hybrid.cli.exits import EXIT_DEGRADED, EXIT_PARTLY, exit_codes
 from hybrid.cli.flags import Flags, takes_flags
 from hybrid.cli.questions import lines
@@ -145,7 +145,7 @@ def _ask_again(file: BinaryIO, out: Path, opening: ClientOpener, asked: frozense
         msg = f"{out} is not there: --again asks lines of an output anew"
         raise UsageError(msg)
     with closing(BatchOutput(out)) as before:
-        old = OldLines(before, asked, lines(file))
+        old = OldLines(before, asked, lines(file), cloud_of(opening))
         file.seek(0)
         with closing(BatchOutput(file_for(out, asked), opening.settings.parallel)) as output:
             work = BatchWork(opening, output, total - old.num_taken, old)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hybrid.cli.batch_lines import Outcome, OutputLine, StoredLine, decode, encode
+from hybrid.cli.batch_lines import CloudNames, Outcome, OutputLine, StoredLine, check_cloud, decode, encode
 from hybrid.cli.batch_output import BatchOutput, beside
 from hybrid.cli.questions import InputLine
 from hybrid.errors import UsageError, to_one_line
@@ -37,14 +37,18 @@ def file_for(out: Path, asked: frozenset[Outcome]) -> Path:
 class OldLines:
     """The lines of an output that stands, found in its order while the same input is answered into another."""
 
-    def __init__(self, out: BatchOutput, asked: frozenset[Outcome], lines: Iterator[InputLine]) -> None:
+    def __init__(
+        self, out: BatchOutput, asked: frozenset[Outcome], lines: Iterator[InputLine], cloud: CloudNames
+    ) -> None:
         """Compare the whole output with the input, and change nothing.
 
         ``num_taken``: the lines that are not asked anew. Raises UsageError where output and input do not belong
         together; where lines that failed are asked, they may have been corrected in the input.
         """
         self._out, self._asked = out, asked
-        out.compare(lines, lambda *_: None, corrected=Outcome.FAILED in asked)
+        self.discarded_nanousd = 0
+        """What attempts of this run have cost that were not better; no line holds it."""
+        out.compare(lines, lambda entry, _: check_cloud(entry, cloud, out.path), corrected=Outcome.FAILED in asked)
         self.num_taken = sum(entry.outcome not in asked for entry, _ in out.stored())
         self._stored = out.stored()
         self._ahead = next(self._stored, None)
@@ -67,7 +71,11 @@ class OldLines:
         if old is None or old[0].outcome == Outcome.FAILED:
             return raw
         # Of two that are degraded the old one may hold what the cloud wrote, and the bill of it.
-        return raw if decode(raw, self._out.path).outcome > old[0].outcome else old[1]
+        new = decode(raw, self._out.path)
+        if new.outcome > old[0].outcome:
+            return raw
+        self.discarded_nanousd += (new.bill.nanousd or 0) if new.bill else 0
+        return old[1]
 
     def check(self, entry: OutputLine, stored: StoredLine, path: Path) -> None:
         """Raise UsageError where a line of the new file was taken over from another output than this."""

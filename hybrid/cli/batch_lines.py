@@ -22,6 +22,7 @@ import msgspec
 from hybrid.cli.questions import InputLine
 from hybrid.errors import UsageError
 from hybrid.line_file import LineFile
+from hybrid.spend import CapScope
 
 # What another try of a line does not change: what the endpoint can do, and the length of its context.
 LASTING = frozenset(("capability", "context"))
@@ -54,13 +55,19 @@ class Outcome(IntEnum):
 
 
 class OutputLine(msgspec.Struct, frozen=True):
-    """What is read back of a line of the output: all but the answer itself."""
+    """What is read back of a line of the output: all but the answer itself.
+
+    ``cloud``: the endpoint that the batch named, and ``cloud_model`` the model there, if it named one.
+    """
 
     line: int
     input: str
     error: str | None = None
     degraded: str | None = None
     degraded_kind: str | None = None
+    degraded_cap: CapScope | None = None
+    cloud: str | None = None
+    cloud_model: str | None = None
     usage: TokenCounts | None = None
     bill: BillRecord | None = None
 
@@ -78,6 +85,13 @@ class OutputLine(msgspec.Struct, frozen=True):
     def is_repairable(self) -> bool:
         """Whether a cap, a day's pacing or an outage decided it, so that another try may come to more."""
         return self.outcome == Outcome.DEGRADED and self.degraded_kind not in LASTING
+
+
+class CloudNames(NamedTuple):
+    """The endpoint that a batch names, and the model there; None for what it does not name."""
+
+    endpoint: str | None = None
+    model: str | None = None
 
 
 class StoredLine(NamedTuple):
@@ -121,6 +135,21 @@ def check_answers(entry: OutputLine, line: InputLine, path: Path, *, corrected: 
         way = "it holds an error, and --again failed asks such lines as the input has them now"
     msg = f"{path}: line {entry.line} there does not answer line {line.number} of the input: {way}"
     raise UsageError(msg)
+
+
+def check_cloud(entry: OutputLine, cloud: CloudNames, path: Path) -> None:
+    """Raise UsageError, naming the file, for a line that was answered with another endpoint or model than these.
+
+    A line of before endpoints were named, and whoever names none, fits all.
+    """
+    pairs = ((entry.cloud, cloud.endpoint), (entry.cloud_model, cloud.model))
+    for stood, named in pairs:
+        if None not in {stood, named} and stood != named:
+            msg = (
+                f"{path}: line {entry.line} there was answered with {stood}, and this command names {named}: give the "
+                "flags that it was begun with (--cloud, --cloud-model), or another file"
+            )
+            raise UsageError(msg)
 
 
 def foreign(path: Path) -> UsageError:

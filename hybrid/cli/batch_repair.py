@@ -34,7 +34,7 @@ class RepairNeeds:
 
     def add(self, entry: OutputLine) -> None:
         """Add a line; one that is not degraded needs nothing."""
-        level = denying_level(entry.degraded or "")
+        level = entry.degraded_cap or denying_level(entry.degraded or "")  # a line of before caps were named has a text
         if endpoint := closed_endpoint(entry.degraded or ""):
             self.closed[endpoint] = None
         elif entry.is_repairable and entry.degraded_kind == "paced":

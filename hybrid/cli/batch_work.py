@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import typer
 
 from hybrid.cli.batch_again import OldLines
-from hybrid.cli.batch_lines import OutputLine, StoredLine, encode
+from hybrid.cli.batch_lines import CloudNames, OutputLine, StoredLine, check_cloud, encode
 from hybrid.cli.batch_output import BatchOutput, PrintedOutput
 from hybrid.cli.batch_progress import BatchProgress
 from hybrid.cli.batch_run import ParallelLines, run_until_interrupted
 from hybrid.cli.progress import is_shown_on_a_terminal, progress
 from hybrid.cli.questions import InputLine, id_of, object_of, question_of
+from hybrid.cli.show import tell_assumed
 from hybrid.cli.tally import Tally
 from hybrid.errors import MissingCapability, UsageError, escape_controls
 from hybrid.run.answer import Answer
@@ -54,6 +55,7 @@ class BatchWork:
         self._opening, self._output, self._old = opening, output, old
         self._progress = BatchProgress(time.monotonic(), total, opening.settings.cap)
         self._answered: set[int] = set()
+        self._cloud = cloud_of(opening)
 
     def answer(self, lines: Iterator[InputLine], *, is_told: bool) -> None:
         """Answer what is left of the input. Raises what ends the batch, once everything is at rest."""
@@ -61,6 +63,7 @@ class BatchWork:
         self._progress.done += self._output.num_waiting
         if (first := self._first_asked(todo)) is not None:
             run_until_interrupted(lambda: self._answer(chain([first], todo), is_told=is_told))
+        self.tally.discarded_nanousd = self._old.discarded_nanousd if self._old else 0
         if self._opening.settings.cap is not None:
             self.tally.open_nanousd = asyncio.run(self._left_open())
 
@@ -83,15 +86,18 @@ class BatchWork:
             async with self._opening as client:
 
                 async def answer(line: InputLine) -> bytes | StoredLine:
-                    found = await answered(line, client.generate, client.settings.seed)
+                    found = await answered(line, client.generate, client.settings.seed, self._cloud)
                     return encode(line, found) if self._old is None else self._old.better_of(line, found)
 
                 for note in client.notes if is_told else ():
                     typer.echo(f"hybrid: {escape_controls(note)}", err=True)
                 run = ParallelLines(client.parallel, lambda: self._output.is_full, self._begin, answer, self._keep)
                 await self._start_progress(client)
-                async with self._told(client, tell):
-                    await run.run(todo)
+                try:
+                    async with self._told(client, tell):
+                        await run.run(todo)
+                finally:
+                    tell_assumed(client.spent.assumed_nanousd)
 
     async def _start_progress(self, client: AsyncClient) -> None:
         """Find out what earlier runs have spent: by the cap's own account, or else by the bills of their lines."""
@@ -130,6 +136,7 @@ class BatchWork:
 
     def _hear(self, entry: OutputLine, stored: StoredLine | None) -> None:
         """Count a line that stands there."""
+        check_cloud(entry, self._cloud, self._output.path)
         if self._old and stored:
             self._old.check(entry, stored, self._output.path)
         self._progress.done += self._old is None or self._old.is_asked(entry.line)
@@ -142,10 +149,19 @@ class BatchWork:
             self.tally.compare(better=self._old.improved(entry))
 
 
-async def answered(line: InputLine, generate: GenerateAnswer, seed: int | None = None) -> dict[str, Any]:
+def cloud_of(opening: ClientOpener) -> CloudNames:
+    """Return what a batch names as its cloud: nothing, where none is asked."""
+    settings = opening.settings
+    return CloudNames() if settings.offline else CloudNames(opening.endpoint, settings.cloud_model)
+
+
+async def answered(
+    line: InputLine, generate: GenerateAnswer, seed: int | None = None, cloud: CloudNames | None = None
+) -> dict[str, Any]:
     """Return what a line comes to: its id, and the answer or what is wrong with the line.
 
     ``seed``: that of every line that names none; None: the line's own, so that starting again draws the same.
+    ``cloud``: told with an answer; one that the local model was to write alone has none.
     What is wrong with the models, the endpoint or the machine is raised: it is no line's fault.
     """
     found: dict[str, Any] = {"id": None}
@@ -154,7 +170,9 @@ async def answered(line: InputLine, generate: GenerateAnswer, seed: int | None =
         found["id"] = id_of(fields)
         prompt, choices = question_of(fields)
         seeded = {"seed": line.seed if seed is None else seed} | choices
-        return found | (await _generated(generate, prompt, seeded)).to_json()
+        answer = await _generated(generate, prompt, seeded)
+        named = CloudNames() if cloud is None or answer.policy == "local" else cloud
+        return found | answer.to_json() | {"cloud": named.endpoint, "cloud_model": named.model}
     except UsageError as error:
         return found | {"error": str(error)}
 

@@ -20,7 +20,7 @@ from rich.text import Text
 from hybrid.cli.exits import exit_codes
 from hybrid.cli.flags import Flags, takes_flags
 from hybrid.cli.kl_line import kl_line, threshold_of
-from hybrid.cli.show import Screen
+from hybrid.cli.show import Screen, tell_assumed
 from hybrid.config import AnswerChoices, Settings
 from hybrid.errors import ContextOverflow, HybridError, UsageError, escape_controls, to_one_line
 from hybrid.model_names import BUNDLED
@@ -203,7 +203,7 @@ class ChatSession:
     def _answer(self, question: str, *, interactive: bool) -> None:
         """Answer a question. What was said of an answer that was ended or that failed is part of the conversation."""
         turns = (*self._turns, Message("user", question))
-        heard = Heard(str(policy_of(self._settings)))
+        heard, before = Heard(str(policy_of(self._settings))), self._client.spent.assumed_nanousd
         try:
             self._listen(turns, heard)
         except KeyboardInterrupt as error:
@@ -214,6 +214,8 @@ class ChatSession:
             self._break_off(f"{error}; in a chat, {MEND}")
         except HybridError as error:
             self._break_off(str(error))
+        finally:
+            tell_assumed(self._client.spent.assumed_nanousd - before)
         if heard.text.strip():
             self._turns = (*turns, Message("assistant", heard.text))
         if self._watch and heard.tokens:

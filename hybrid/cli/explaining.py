@@ -104,8 +104,9 @@ def _changes(found: PlanExplanation) -> str:
         for change, where in ((found.less, "below"), (found.more, "above"))
         if change is not None
     ]
-    worth = found.planner.worth
-    at = f" (it is {worth.multiple:.4g})" if worth.amount is None else ""
+    worth, factor = found.named_worth, found.paced_by
+    paced = "" if factor is None else f", and the day's cap takes {factor:.3g} of it now"
+    at = f" (it is {worth.multiple:.4g}{paced})" if worth.amount is None else ""
     return f"would be {', '.join(told)}{at}" if told else "at any worth it would be the same"
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
 from hybrid.errors import escape_controls
 from hybrid.run.answer import Answer, Token
 from hybrid.run.events import CloudRecovered, Degraded, Event, Finished, Flushed, NoteAdded, TokenEmitted, thoughts_of
+from hybrid.spend.price import as_usd
 
 # By who wrote a token: drafted here and checked, written here unasked, written by the cloud.
 STYLES = {"checked": "green", "local": "", "cloud": "bold magenta"}
@@ -118,6 +120,14 @@ class Screen:
 def styled(token: Token) -> Text:
     """Return a token as it looks on a terminal."""
     return Text(escape_controls(token.text), STYLES[provenance(token.source, token.how)])
+
+
+def tell_assumed(nanousd: int) -> None:
+    """Say on standard error what is booked at most for requests that broke off or were left; nothing for none."""
+    if nanousd:
+        most = as_usd(nanousd)
+        said = f"{most} is booked for requests that broke off or were left, the most that they can cost"
+        typer.echo(f"hybrid: {said} (hybrid budget log; hybrid budget reconcile)", err=True)
 
 
 def provenance(source: str, how: str) -> str:

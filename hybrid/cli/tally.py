@@ -20,7 +20,8 @@ class Tally:
 
     ``asked_again``: lines that ``--again`` asked anew, of which ``better`` came to more than before.
     ``open_nanousd``: what requests whose charge is not known (a run was killed, a connection broke) may have cost;
-    under ``--cap``, where it counts as spent. ``degraded_kinds``: the degraded lines by kind (``unknown``: those of
+    under ``--cap``, where it counts as spent. ``discarded_nanousd``: the bills of this run's attempts under ``--again``
+    that were not better, which no line holds. ``degraded_kinds``: the degraded lines by kind (``unknown``: those of
     before kinds were told). ``repairable``: lines that a cap, a day's pacing or an outage decided; ``needs``: what must
     change before another try of them.
     """
@@ -39,6 +40,7 @@ class Tally:
     cloud_requests: int = 0
     bill: Bill = Bill(0, 0, 0)  # noqa: RUF009  (frozen)
     open_nanousd: int = 0
+    discarded_nanousd: int = 0
     first_failure: str | None = None
     first_reason: str | None = None
 
@@ -91,6 +93,8 @@ class Tally:
         said = [", ".join(parts)]
         if self.asked_again:
             said.append(f"{_counted(self.asked_again)} asked again, {self.better} of them better than before")
+        if self.discarded_nanousd:
+            said.append(f"{as_usd(self.discarded_nanousd)} more went into attempts that were not better")
         if self.open_nanousd:
             most = as_usd(self.open_nanousd)
             said.append(f"requests that were cut off may have cost {most} more: hybrid budget reconcile lists them")

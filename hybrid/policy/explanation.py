@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hybrid.policy.plan import DraftPlan, PlanCosts
+from hybrid.policy.plan import DraftPlan, PlanCosts, Worth
 from hybrid.policy.planning import Planner
 
 # Worths are tried in such steps, to so many times more and less; a change in between is found to a thousandth.
@@ -54,13 +54,24 @@ class PlanExplanation:
         return self.planner.mean_excess is not None
 
     def worth_at(self, change: WorthChange) -> float | None:
-        """Return a changed worth as ``--worth`` writes it; None where the dial at hand is an amount."""
-        worth = self.planner.worth
+        """Return a changed worth as ``--worth`` writes it, before any pacing; None where the dial is an amount."""
+        worth = self.named_worth
         return worth.multiple * change.times if worth.amount is None else None
+
+    @property
+    def named_worth(self) -> Worth:
+        """The worth before a day's pacing lowers it: that which ``--worth`` sets."""
+        return self.planner.unpaced_worth or self.planner.worth
+
+    @property
+    def paced_by(self) -> float | None:
+        """What a day's pacing multiplies a worth by that is given in multiples; None where it lowers none."""
+        unpaced, worth = self.planner.unpaced_worth, self.planner.worth
+        return worth.multiple / unpaced.multiple if unpaced and unpaced.amount is None and unpaced.multiple else None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``json.dumps``; costs in the ``unit`` of the prices."""
-        costs, worth = self.costs, self.planner.worth
+        costs, worth = self.costs, self.named_worth
         told = {"keep": costs.keep, "check": costs.check, "write": costs.write, "spans": costs.spans}
         changes = [
             {"times_the_worth": change.times, "worth": self.worth_at(change), "action": change.becomes}
@@ -83,6 +94,7 @@ class PlanExplanation:
             "alone": costs.alone,
             "value": costs.worth,
             "worth": worth.multiple if worth.amount is None else None,
+            "paced_by": self.paced_by,
             "keep_below": self.planner.keep_below,
             "would_change": changes,
         }

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hybrid.prob import kl_with_noise
-from hybrid.spend import Bill
+from hybrid.spend import Bill, CapScope
 from hybrid.types import DegradedKind, Divergence, FinishReason, TokenOutcome, TokenSource
 
 
@@ -115,7 +115,8 @@ class Answer:
     """A finished answer. ``text`` is without the model's thoughts, which are ``thoughts``.
 
     ``degraded`` says why the cloud was not asked where it should have been, even if it was again later; None if it was
-    always. ``degraded_kind`` is that reason as one of a few words. ``notes``: what else is not as the policy would have
+    always. ``degraded_kind`` is that reason as one of a few words, and ``degraded_cap`` the cap that decided it; None
+    where none did. ``notes``: what else is not as the policy would have
     it. ``seed``: what all draws of this answer came from; the same question with it is the same answer. ``policy``: the
     composed policy, in the grammar of the command line. ``guarantee``: what it guarantees of the text while the cloud
     answers. ``experts``: at the end, the weight of each of several local models that wrote as one, by its name.
@@ -136,6 +137,7 @@ class Answer:
     guarantee: str
     thoughts: str = ""
     experts: Mapping[str, float] = field(default_factory=dict)
+    degraded_cap: CapScope | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``json.dumps``; an infinite divergence is null."""

@@ -19,7 +19,7 @@ from hybrid.prob import ExpertRow
 from hybrid.run import events
 from hybrid.run.answer import Answer, Timing, Token, Usage, handoffs
 from hybrid.run.thoughts import ThoughtDecoder, overlap
-from hybrid.spend import Price, as_usd, bill
+from hybrid.spend import CapScope, Price, as_usd, bill
 from hybrid.types import NO_USAGE, CloudUsage, DegradedKind, FinishReason
 
 CUT_THOUGHTS = "the answer was cut off inside the model's thoughts: raise --max-tokens, or tell it not to think"
@@ -71,6 +71,7 @@ class AnswerBuilder:
         self.critic_ms: float | None = None
         self._degraded: str | None = None
         self._degraded_kind: DegradedKind | None = None
+        self._degraded_cap: CapScope | None = None
         self._notes: tuple[str, ...] = ()
         self.experts: Callable[[], Mapping[str, float]] = dict
         """The weights by now of several local models that write as one, by their names."""
@@ -121,9 +122,10 @@ class AnswerBuilder:
         number = row.chosen or 0 if isinstance(row, ExpertRow) else pending.writer
         return self.local_models[number] if number < len(self.local_models) else None
 
-    def degrade(self, why: str, kind: DegradedKind, *, again: bool = False) -> None:
+    def degrade(self, why: str, kind: DegradedKind, *, again: bool = False, cap: CapScope | None = None) -> None:
         """Keep the first reason why the cloud did not help, and publish it; a later one is published if ``again``.
 
+        ``cap``: the one that decided it, if one did.
         An answer that was charged too much lacks nothing by that: its kind is that of what follows from it.
         """
         if self._degraded is None or again:
@@ -131,7 +133,7 @@ class AnswerBuilder:
         if self._degraded is None:
             self._degraded = why
         if self._degraded_kind in {None, "charge"}:
-            self._degraded_kind = kind
+            self._degraded_kind, self._degraded_cap = kind, cap
 
     def degrade_by_pacing(self, *, asks: bool, used_up_nanousd: int | None = None) -> None:
         """Record that a day's pacing has lowered what is asked of the cloud; ``asks``: something is.
@@ -139,7 +141,7 @@ class AnswerBuilder:
         ``used_up_nanousd``: the day's cap, where it leaves no request.
         """
         why = SMALLER_REQUEST if asks else NO_REQUEST
-        self.degrade(why if used_up_nanousd is None else USED_UP.format(as_usd(used_up_nanousd)), "paced")
+        self.degrade(why if used_up_nanousd is None else USED_UP.format(as_usd(used_up_nanousd)), "paced", cap="day")
 
     def add_overcharge(self, why: str) -> None:
         """Add to any such reason that the endpoint charged more than was reserved, and publish that."""
@@ -214,6 +216,7 @@ class AnswerBuilder:
             policy=policy,
             guarantee=guarantee,
             experts=self.experts(),
+            degraded_cap=self._degraded_cap,
         )
 
     def _ms(self, moment: float) -> float:

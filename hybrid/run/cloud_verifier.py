@@ -311,7 +311,7 @@ class CloudVerifier:
     def _fail(self, error: RequestDenied | CloudError) -> BudgetDenied | NoAnswer:
         """Let the local model go on: for good after a refusal, which before any text is the user's, and is raised."""
         if isinstance(error, RequestDenied):
-            self._builder.degrade(str(error), "budget")
+            self._builder.degrade(str(error), "budget", cap=error.level)
             return BudgetDenied(str(error))
         if isinstance(error, CloudRefusal):
             if not len(self._builder):

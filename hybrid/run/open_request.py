@@ -28,7 +28,7 @@ from hybrid.cloud.port import usage_after_failure
 from hybrid.errors import BadReply, CloudError
 from hybrid.run import events
 from hybrid.run.answer_builder import AnswerBuilder
-from hybrid.spend import AnswerBudget, Denial, Grant, as_usd
+from hybrid.spend import AnswerBudget, CapScope, Denial, Grant, as_usd
 from hybrid.types import NO_USAGE, CloudUsage, Ids, num_shared
 
 # How long the end of a stream is waited for that can tell nothing more, so that its connection can be used again.
@@ -38,12 +38,15 @@ SHORTENED = "the cap leaves room for {:,} of the {:,} tokens that the cloud migh
 
 
 class RequestDenied(Exception):
-    """A request may not leave: there is no money for it (``by_cap``), or that it leaves cannot be recorded."""
+    """A request may not leave: there is no money for it (``by_cap``), or that it leaves cannot be recorded.
 
-    def __init__(self, why: str, *, by_cap: bool = False) -> None:
+    ``level``: that of the cap that denies it, where one does.
+    """
+
+    def __init__(self, why: str, *, by_cap: bool = False, level: CapScope | None = None) -> None:
         """Take the sentence."""
         super().__init__(why)
-        self.by_cap = by_cap
+        self.by_cap, self.level = by_cap or level is not None, level
 
 
 class AnsweredPrompts:
@@ -107,7 +110,7 @@ class RequestBilling:
         min_limit = limit if self._whole or kind == "check" else 1
         grant = await self.budget.reserve(max_usage.prompt_tokens, limit, min_limit, requests=max_usage.requests)
         if isinstance(grant, Denial):
-            raise RequestDenied(grant.why, by_cap=grant.level is not None)
+            raise RequestDenied(grant.why, level=grant.level)
         reserved = grant.reservation
         if reserved is not None and reserved.returned_nanousd:
             amount = as_usd(reserved.returned_nanousd)

@@ -37,7 +37,7 @@ from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.events import Publish
 from hybrid.run.open_request import SHORTENED, OpenRequest, RequestBilling, RequestDenied
 from hybrid.run.retrying import EndpointHealth, RetryingCaller
-from hybrid.spend import Account, AnswerBudget
+from hybrid.spend import Account, AnswerBudget, Price
 from hybrid.types import NO_USAGE, CloudUsage
 
 if TYPE_CHECKING:  # the command line is there before HTTP is
@@ -99,6 +99,11 @@ class Relayer:
         self._counts = PromptCounts()
         self._under_way = 0
         self._limit_name = limit_name(target.wire.url)
+
+    @property
+    def price(self) -> Price | None:
+        """The price of what is asked there, as far as it is known by now."""
+        return self._target.account.price
 
     @asynccontextmanager
     async def open(
@@ -357,7 +362,9 @@ async def _reserve(billing: RequestBilling, most: CloudUsage, choices: int) -> O
     try:
         request = await billing.open_request("relay", 0, most, ())
     except RequestDenied as denied:  # its caller is told nothing else
-        raise RequestDenied("; ".join((str(denied), *billing.builder.notes)), by_cap=denied.by_cap) from None
+        raise RequestDenied(
+            "; ".join((str(denied), *billing.builder.notes)), by_cap=denied.by_cap, level=denied.level
+        ) from None
     billing.note_shortened(request.grant.limit, most.completion_tokens)
     if request.grant.limit < choices:
         request.settle(NO_USAGE)

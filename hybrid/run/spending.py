@@ -18,12 +18,14 @@ class Spent:
     """Nano-dollars (None: not known, which is not zero), requests sent, and answers begun.
 
     ``reserved_nanousd``: what of it is not charged, but held for requests that are under way, or of unknown charge.
+    ``assumed_nanousd``: what of it is charged at most, for requests that are over and whose usage nobody told.
     """
 
     nanousd: int | None = 0
     requests: int = 0
     answers: int = 0
     reserved_nanousd: int = 0
+    assumed_nanousd: int = 0
 
     @property
     def usd(self) -> float | None:
@@ -39,6 +41,7 @@ class Spending:
         self._costs: dict[str, int | None] = {}
         self._settled: int | None = 0
         self._unknown = 0  # what of it stays reserved
+        self._assumed = 0
         self._requests = 0
         self._answers = 0
 
@@ -48,7 +51,8 @@ class Spending:
         costs = [self._settled, *tuple(self._costs.values())]
         known = [cost for cost in costs if cost is not None]
         reserved = self._unknown + sum(cost for cost in costs[1:] if cost is not None)
-        return Spent(sum(known) if len(known) == len(costs) else None, self._requests, self._answers, reserved)
+        total = sum(known) if len(known) == len(costs) else None
+        return Spent(total, self._requests, self._answers, reserved, self._assumed)
 
     def observe(self, event: Event) -> None:
         """Hear of an answer that begins, and of a request that leaves or is settled."""
@@ -63,5 +67,6 @@ class Spending:
                 final = most if usage is None else cost
                 self._settled = None if self._settled is None or final is None else self._settled + final
                 self._unknown += (most or 0) if usage is None else 0
+                self._assumed += (final or 0) if usage is None or usage.is_assumed else 0
             case _:
                 pass

@@ -60,6 +60,18 @@ class MaxCost:
         return self._lowered.worst_nanousd
 
     @property
+    def needs(self) -> str:
+        """Say what it needs: with the lowest limit that it may have, and with all of its own.
+
+        >>> MaxCost(Price.parse("1/0.1/4"), 1000, 500).needs
+        '0.001004 USD needed for a first token, 0.003 USD for up to 500'
+        """
+        least, worst = self.least_nanousd, self.worst_nanousd
+        if least == worst:
+            return f"{as_usd(least)} needed"
+        return f"{as_usd(least)} needed for a first token, {as_usd(worst)} for up to {self.limit}"
+
+    @property
     def _lowered(self) -> MaxCost:
         return replace(self, limit=max(1, min(self.min_limit, self.limit)))
 
@@ -123,11 +135,11 @@ class CapStatus:
         """The amount that may still be reserved; negative after a charge above its reservation or a lowered cap."""
         return self.cap_nanousd - self.spent_nanousd - self.reserved_nanousd
 
-    def denial(self, needed_nanousd: int = 0) -> Denial:
-        """Return the denial of a further request, and say what is the least that it ``needed``, where that is known."""
+    def denial(self, max_cost: MaxCost | None = None) -> Denial:
+        """Return the denial of a further request, and say what that needs, where it is known."""
         left = max(0, self.left_nanousd)
         cap, rest = as_usd(self.cap_nanousd), as_usd(left)
-        needs = f", {as_usd(needed_nanousd)} needed" if needed_nanousd else ""
+        needs = f", {max_cost.needs}" if max_cost is not None and max_cost.worst_nanousd else ""
         why = f"{NAMES[self.level]} of {cap} does not allow another request ({rest} left{needs})"
         return Denial(why, self.level, self.cap_nanousd, left)
 
@@ -166,7 +178,7 @@ def allow(max_cost: MaxCost, cap_statuses: Sequence[CapStatus]) -> Allowance | D
     left = None if tightest is None else tightest.left_nanousd
     fitted = max_cost.fit_to(left)
     if tightest is not None and (fitted is None or tightest.left_nanousd <= 0):
-        return tightest.denial(max_cost.least_nanousd)
+        return tightest.denial(max_cost)
     if fitted is None or fitted.worst_nanousd > MOST_NANOUSD:
         return Denial(f"a request that may cost more than {as_usd(MOST_NANOUSD)} is not sent")
     return Allowance(fitted, left)

@@ -24,7 +24,7 @@ from hybrid.spend import Account, MemoryLedger, Price, usd_to_nanousd
 _BENCH = run_path(str(Path(__file__).parent.parent / "bench" / "conftest.py"))
 answer, compared = _BENCH["answer"], _BENCH["compared"]
 
-GIVEN = ("policy", "temperature", "seed", "parallel", "cap")
+GIVEN = ("policy", "temperature", "seed", "parallel", "cap", "cloud_model", "offline")
 
 
 class Opening:
@@ -32,6 +32,7 @@ class Opening:
 
     def __init__(self, scripted, flags):
         self.scripted, self.price, self.cap = scripted, flags.get("price"), flags.get("cap")
+        self.endpoint = flags.get("cloud") or "bundled"
         given = {name: flags[name] for name in GIVEN if flags.get(name) is not None}
         self.settings = Settings(cloud_top_k=8, max_tokens=6, **({"policy": "kl"} | given))
         ledger = MemoryLedger(usd_to_nanousd(self.cap) if self.cap else None)

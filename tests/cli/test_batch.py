@@ -41,6 +41,7 @@ def test_every_line_is_answered_in_order_with_what_ask_prints(batch, out):
     assert list(out()[0]) == [
         "line", "input", "id", "text", "finish_reason", "tokens", "usage", "bill", "handoffs", "degraded",
         "degraded_kind", "notes", "seed", "policy", "guarantee", "thoughts", "experts",
+        "degraded_cap", "cloud", "cloud_model",
     ]  # fmt: skip
 
 

@@ -52,6 +52,27 @@ def test_prices_are_told_in_their_unit(prices, says):
     assert told(replace(PLANNER, prices=prices))[1].endswith(f"(the cloud alone {says})")
 
 
+@each("factor", [0.5, 0.001])
+def test_advice_under_pacing_is_in_the_unit_of_the_flag(factor):
+    """``--worth 1.01`` was advised where only 1,010 would have changed anything, and "it is" told another number."""
+    paced = replace(PLANNER, unpaced_worth=Worth(1.0 / factor))
+    found = explain(3, paced.plan(DRAFT, final=True))
+    plain = explain(3, PLANNER.plan(DRAFT, final=True))
+    change = told(paced)[-1]
+    assert change.endswith(f" (it is {1 / factor:.4g}, and the day's cap takes {factor:g} of it now)")
+    for mine, other in ((found.less, plain.less), (found.more, plain.more)):
+        assert mine == other
+    assert found.more is not None
+    worth = found.worth_at(found.more)
+    assert worth * factor == pytest.approx(plain.worth_at(plain.more)), (
+        "so much lowered it is the worth that changes it"
+    )
+    assert f"above --worth {worth:.{2 if worth < 100 else 0}f}" in change
+    told_as = found.to_json()
+    assert (told_as["worth"], told_as["paced_by"]) == (1.0 / factor, pytest.approx(factor))
+    assert plain.to_json()["paced_by"] is None
+
+
 def test_what_is_weighed_in_nats_is_told_in_nats_and_one_amount_for_all_as_so_many_times_it():
     by_nats = replace(PLANNER, mean_excess=0.5, worth=Worth(amount=1e6))
     which, _, change = told(by_nats)

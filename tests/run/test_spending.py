@@ -93,15 +93,17 @@ def test_a_request_whose_charge_never_became_known_counts_as_the_most_it_can_cos
 def test_a_charge_that_is_never_told_counts_as_what_was_reserved_and_one_that_is_told_as_it_is():
     usage = CloudUsage(3, 1)
     for reserved, told, cost, total in [(70, None, None, 70), (70, usage, 20, 20), (None, None, None, None),
-                                        (None, usage, None, None), (0, None, None, 0)]:  # fmt: skip
+                                        (None, usage, None, None), (0, None, None, 0),
+                                        (70, usage.assumed, 20, 20)]:  # fmt: skip
         spending = Spending()
         spending.observe(RequestSent("a", "check", 0, 1, reserved))
         assert spending.spent == Spent(reserved, 1, 0, reserved or 0), "under way it is the most it can cost"
         spending.observe(RequestSettled("a", "check", told, cost, 1.0))
         held = 0 if told else reserved or 0
-        assert spending.spent == Spent(total, 1, 0, held), (reserved, told)
+        assumed = 20 if told and told.is_assumed else held
+        assert spending.spent == Spent(total, 1, 0, held, assumed), (reserved, told)
         spending.observe(RequestSent("b", "write", 0, 1, 5))
-        assert spending.spent == Spent(None if total is None else total + 5, 2, 0, held + 5)
+        assert spending.spent == Spent(None if total is None else total + 5, 2, 0, held + 5, assumed)
 
 
 def test_text_is_the_answer_as_it_becomes_readable(house, run):

@@ -65,7 +65,8 @@ def test_a_denial_says_which_cap_what_is_left_and_what_is_needed(level):
     status = CapStatus(level, 30_000, 20_000, 6_000)
     denial = allow(MaxCost(Price.parse("1/0.1/4"), 3, 9), [CapStatus("total", 10**9, 0, 0), status])
     assert denial == Denial(
-        f"{NAMES[level]} of 0.00003 USD does not allow another request (0.000004 USD left, 0.000007 USD needed)",
+        f"{NAMES[level]} of 0.00003 USD does not allow another request (0.000004 USD left, 0.000007 USD "
+        "needed for a first token, 0.000039 USD for up to 9)",
         level,
         30_000,
         4_000,
@@ -77,8 +78,18 @@ def test_the_amount_that_a_denial_names_is_the_least_that_allows_the_request(max
     needed = cost_of(max_cost, min(max_cost.min_limit, max_cost.limit))
     assume(needed > 0)
     denial = allow(max_cost, [CapStatus("total", needed - 1, 0, 0)])
-    assert denial.why.endswith(f", {as_usd(needed)} needed)")
+    assert f", {as_usd(needed)} needed" in denial.why
     assert isinstance(allow(max_cost, [CapStatus("total", needed, 0, 0)]), Allowance)
+
+
+@given(MAX_COSTS)
+def test_a_denial_names_the_amount_that_allows_the_whole_answer_where_that_is_another(max_cost):
+    """Whoever gave the amount that one token needs bought a few tokens of an answer, and then none of use."""
+    least, whole = cost_of(max_cost, min(max_cost.min_limit, max_cost.limit)), cost_of(max_cost, max_cost.limit)
+    assume(least > 0)
+    denial = allow(max_cost, [CapStatus("total", least - 1, 0, 0)])
+    assert (f"{as_usd(whole)} for up to {max_cost.limit})" in denial.why) == (whole > least)
+    assert allow(max_cost, [CapStatus("total", whole, 0, 0)]).max_cost.limit == max_cost.limit
 
 
 def test_money_spent_above_a_cap_leaves_nothing_rather_than_less_than_nothing():
