@@ -87,7 +87,7 @@ def test_a_key_goes_to_the_origin_it_was_named_for_and_to_no_other(settings, key
         async with AsyncExitStack() as stack:
             account = Account(None, MemoryLedger())
             relayer = make_relayer(Settings(cloud=CLOUD, **settings), account, _never, stack)
-            return relayer._target.wire._key
+            return relayer.target.wire._key
 
     assert asyncio.run(made()) == key
 
@@ -125,7 +125,7 @@ def test_a_price_is_that_of_the_model_that_is_asked_and_the_caps_are_the_clients
         async with AsyncExitStack() as stack:
             account = Account(Price.parse("1/0.1/4"), MemoryLedger(), "there", 5_000, "me")
             given = Settings(cloud=CLOUD, price="1/0.1/4", **settings)
-            paid = make_relayer(given, account, _never, stack)._target.account
+            paid = make_relayer(given, account, _never, stack).target.account
             assert (paid._ledger, paid._cap, paid._client) == (account._ledger, 5_000, "me")
             return paid.price
 

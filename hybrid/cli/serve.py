@@ -148,7 +148,7 @@ async def _said(client: AsyncClient) -> list[str]:
     there = _named(settings.relay_url or settings.cloud)
     to = "refused" if client.relayer is None else f"relayed to {there}, if it has a chat route"
     own = settings.relay_url is not None or settings.relay_model is not None  # else the cloud's price may come yet
-    if client.relayer is not None and own and caps and client.relayer.price is None:
+    if client.relayer is not None and own and caps and client.relayer.target.account.price is None:
         to = f'refused, for there is a cap and no price of {there}: price = "P/C/O" under [relay] in hybrid.toml'
     relayed = f"tools, response_format and images are {to}"
     return [f"local {local}, {asked}, policy {settings.policy}, {cap}, {contexts}", relayed, *client.notes]

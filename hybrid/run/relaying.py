@@ -37,7 +37,7 @@ from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.events import Publish
 from hybrid.run.open_request import SHORTENED, OpenRequest, RequestBilling, RequestDenied
 from hybrid.run.retrying import EndpointHealth, RetryingCaller
-from hybrid.spend import Account, AnswerBudget, Price
+from hybrid.spend import Account, AnswerBudget
 from hybrid.types import NO_USAGE, CloudUsage
 
 if TYPE_CHECKING:  # the command line is there before HTTP is
@@ -90,20 +90,15 @@ def _event_of(data: bytes, found: dict[str, Any]) -> RelayedEvent:
 
 
 class Relayer:
-    """Relays to one chat route. One for a client."""
+    """Relays to one chat route, its ``target``. One for a client."""
 
     def __init__(self, target: RelayTarget, health: EndpointHealth) -> None:
         """Take the route, and what is remembered of its endpoint."""
         self.health = health
-        self._target = target
+        self.target = target
         self._counts = PromptCounts()
         self._under_way = 0
         self._limit_name = limit_name(target.wire.url)
-
-    @property
-    def price(self) -> Price | None:
-        """The price of what is asked there, as far as it is known by now."""
-        return self._target.account.price
 
     @asynccontextmanager
     async def open(
@@ -133,9 +128,9 @@ class Relayer:
         caller = RetryingCaller(self.health, publish)
         if (away := caller.unavailable()) is not None:
             raise away
-        async with self._target.account.open_budget(conversation) as budget:
+        async with self.target.account.open_budget(conversation) as budget:
             tally = AnswerBuilder(0, lambda _: b"", lambda: budget.price, time.monotonic(), publish)
-            sent = {**body, "model": await self._target.model()}
+            sent = {**body, "model": await self.target.model()}
             sent.pop("hybrid", None)
             if body.get("stream"):
                 sent["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
@@ -173,7 +168,7 @@ class Relayer:
         caller: RetryingCaller,
     ) -> RelayedReply:
         """Send it, up to the beginning of its reply: once that is handed on, it cannot be asked for again."""
-        wire = self._target.wire
+        wire = self.target.wire
         deadlines = wire.question_deadlines(asked_at, request.before_send)
         try:
             raw = await wire.open_raw(CHAT, encoded(body), request.request_id, deadlines)
@@ -188,7 +183,7 @@ class Relayer:
         return RelayedReply(raw, request, budget, tally, caller)
 
     def _worst_case(self, body: Mapping[str, Any], limit: int) -> CloudUsage:
-        return worst_case(body, limit, self._target.image_tokens, self._counts)
+        return worst_case(body, limit, self.target.image_tokens, self._counts)
 
     def _limit(self, body: dict[str, Any], limit: int) -> None:
         """Put the limit that was reserved into a body, by the name that its caller or else its service has for it."""
@@ -202,7 +197,7 @@ class Relayer:
         """
         if reply.usage is not None and reply.told_prompt and num_choices(body) == 1:
             with suppress(UsageError):  # of what has no bound nothing is learned
-                prompt = bounded_prompt(body, self._target.image_tokens)
+                prompt = bounded_prompt(body, self.target.image_tokens)
                 self._counts = self._counts.learn(prompt, reply.told_prompt, reply.counted_answer)
 
 
@@ -362,9 +357,7 @@ async def _reserve(billing: RequestBilling, most: CloudUsage, choices: int) -> O
     try:
         request = await billing.open_request("relay", 0, most, ())
     except RequestDenied as denied:  # its caller is told nothing else
-        raise RequestDenied(
-            "; ".join((str(denied), *billing.builder.notes)), by_cap=denied.by_cap, level=denied.level
-        ) from None
+        raise RequestDenied("; ".join((str(denied), *billing.builder.notes)), by_cap=denied.by_cap) from None
     billing.note_shortened(request.grant.limit, most.completion_tokens)
     if request.grant.limit < choices:
         request.settle(NO_USAGE)

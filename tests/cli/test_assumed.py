@@ -73,7 +73,7 @@ def test_a_relay_that_a_cap_refuses_for_want_of_a_price_is_told_at_the_start(set
     async def cap_statuses():
         return found
 
-    relayer = SimpleNamespace(price=price)
+    relayer = SimpleNamespace(target=SimpleNamespace(account=SimpleNamespace(price=price)))
     named = {"relayer": relayer, "parallel": 1, "num_context": 9, "notes": (), "cap_statuses": cap_statuses}
     _, relayed, *_ = asyncio.run(_said(SimpleNamespace(settings=Settings(**settings), **named)))
     assert relayed.endswith('price = "P/C/O" under [relay] in hybrid.toml') == told

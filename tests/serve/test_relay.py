@@ -317,7 +317,7 @@ def test_a_caller_that_leaves_ends_the_upstreams_request_and_is_charged_its_limi
 
 
 def upstream_of(served):
-    return served.house.client.relayer._target.wire.there
+    return served.house.client.relayer.target.wire.there
 
 
 def test_no_text_of_a_relay_reaches_the_monitor(endpoint, run):
