@@ -171,7 +171,7 @@ async def answered(
         prompt, choices = question_of(fields)
         seeded = {"seed": line.seed if seed is None else seed} | choices
         answer = await _generated(generate, prompt, seeded)
-        named = CloudNames() if cloud is None or answer.policy == "local" else cloud
+        named = CloudNames() if cloud is None or answer.policy.partition(" ")[0] == "local" else cloud
         return found | answer.to_json() | {"cloud": named.endpoint, "cloud_model": named.model}
     except UsageError as error:
         return found | {"error": str(error)}

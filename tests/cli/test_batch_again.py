@@ -249,57 +249,6 @@ def test_where_nothing_is_to_be_asked_nobody_is(batch, answers, tmp_path):
     assert (answers.asked, (tmp_path / "out").read_bytes()) == ([], before)
 
 
-HERE, THERE = "http://here", "http://there"
-
-
-@pytest.mark.parametrize("again", [("--again", "degraded"), ()], ids=["again", "resumed"])
-@pytest.mark.parametrize(
-    ("begun_with", "given", "said"),
-    [
-        (("--cloud", HERE), (), "line 1 there was answered with http://here, and this command names bundled"),
-        (("--cloud", HERE), ("--cloud", THERE), "with http://here, and this command names http://there"),
-        (("--cloud", HERE, "--cloud-model", "a"), ("--cloud", HERE, "--cloud-model", "b"), "with a, and this"),
-    ],
-)
-def test_lines_of_another_endpoint_or_model_are_not_gone_on_with(
-    batch, answers, tmp_path, begun_with, given, said, again
-):
-    """Pasted without its flags the command that repairs had the bundled pair answer in the endpoint's place."""
-    answers.degraded = {2}
-    assert batch(*begun_with).exit_code == 6
-    before = {each.name: each.read_bytes() for each in tmp_path.iterdir() if "again" not in each.name}
-    done = batch(*given, *again)
-    assert (done.exit_code, answers.asked) == (2, [])
-    assert said in done.stderr
-    assert {each.name: each.read_bytes() for each in tmp_path.iterdir() if "again" not in each.name} == before
-    assert batch(*begun_with, *again).exit_code == 6
-
-
-@pytest.mark.parametrize(
-    ("begun_with", "given"),
-    [
-        (("--cloud", HERE), ("--offline",)),
-        (("--offline",), ("--cloud", HERE)),
-        (("--cloud", HERE), ("--cloud", HERE, "--cloud-model", "a")),
-    ],
-)
-def test_who_names_no_cloud_or_model_goes_on_with_any(batch, answers, begun_with, given):
-    answers.degraded = {2}
-    assert batch(*begun_with).exit_code == 6
-    answers.degraded = set()
-    assert batch(*given, "--again", "degraded").exit_code == 0
-    assert answers.asked == [2]
-
-
-def test_lines_of_before_clouds_were_named_are_gone_on_with(batch, answers, tmp_path):
-    answers.degraded = {2}
-    batch("--cloud", HERE)
-    out = tmp_path / "out"
-    out.write_bytes(out.read_bytes().replace(b',"cloud":"http://here","cloud_model":null', b""))
-    answers.degraded = set()
-    assert batch("--cloud", THERE, "--again", "degraded").exit_code == 0
-
-
 def test_attempts_that_were_not_better_are_told_as_money(batch, answers):
     """They stood in the ledger alone: the summary's bill is that of the lines."""
     answers.degraded, answers.more = {2, 5}, {"bill": {"nanousd": 7_000, "cloud_only_nanousd": 9_000}}
@@ -313,19 +262,10 @@ def test_attempts_that_were_not_better_are_told_as_money(batch, answers):
 
 
 def test_what_is_booked_at_most_is_told_however_the_batch_ends(batch, answers):
-    answers.spent, answers.faults = Spent(7, 1, 1, 0, 5_000), {4: signal.SIGINT}
-    for code in (130, 0):
+    answers.spent = Spent(7, 1, 1, 0, 5_000)
+    for answers.faults, code in (({4: signal.SIGINT}, 130), ({}, 0)):
         done = batch()
         assert (done.exit_code, done.stderr.count("0.000005 USD is booked for requests that broke off")) == (code, 1)
-        answers.faults = {}
-
-
-@pytest.mark.parametrize("level", ["client", "day", "request"])
-def test_the_cap_that_decided_a_line_is_kept_by_name_whatever_its_sentence_says(batch, answers, level):
-    answers.degraded, answers.more = {2}, {"degraded_cap": level}
-    last = batch().stderr.splitlines()[-1]
-    assert ("with more money" in last) == (level == "client")
-    assert (f"hybrid budget set --{level} X" in last) == (level != "client")
 
 
 # ---- degraded lines are counted, and what repairs them is named ------------------------------------------------------

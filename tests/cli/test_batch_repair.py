@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import get_args
 
 import typer
+from cases import each
 
 from hybrid.cli import app
 from hybrid.cli.batch import batch
 from hybrid.cli.batch_lines import OutputLine
 from hybrid.cli.batch_repair import RepairNeeds
+from hybrid.spend import CapStatus
+from hybrid.spend.ledger import CAP_LEVELS
 
 BATCH = typer.main.get_command(app).commands["batch"]
 OWN = {"again", "allow_degraded", "as_json", "help"}
@@ -57,3 +60,17 @@ def test_the_command_that_repairs_has_every_flag_of_the_run_quoted_for_a_shell(t
             expected = {key: value for key, value in flags.items() if kind != "budget" or key != "cap"}
             assert given(pasted) == (files, expected), name
     assert len(cases) > len(BATCH.params) - len(OWN)
+
+
+@each("level", CAP_LEVELS)
+def test_the_cap_that_decided_a_line_is_its_name_and_of_an_older_line_that_in_its_sentence(level):
+    """A sentence may be worded anew, and lines that hold the old one stay on people's disks."""
+    named = OutputLine(1, "", degraded="reworded", degraded_kind="budget", degraded_cap=level)
+    older = OutputLine(1, "", degraded=CapStatus(level, 10**9, 10**9, 0).denial().why, degraded_kind="budget")
+    for line in (named, older):
+        needs = RepairNeeds()
+        needs.add(line)
+        assert needs.levels == {level}
+    unnamed = RepairNeeds()
+    unnamed.add(OutputLine(1, "", degraded="reworded", degraded_kind="budget"))
+    assert unnamed.levels == {None}
