@@ -276,7 +276,7 @@ def test_a_damaged_calibration_of_ones_own_is_told_and_put_aside_where_another_t
         told = [note for note in found.tell() if str(path) in note]
         assert len(told) == (not is_own), what
         counts[is_own] += 1
-    assert min(counts.values()) >= 5, counts
+    assert min(counts.values()) >= 1, counts
     path.write_bytes(whole[:-9])
     keep_calibration(own)
     assert path.read_bytes() == whole

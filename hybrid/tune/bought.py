@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hybrid.defer import ConceptNumbers, CriticNumbers, DraftSignals
 from hybrid.defer.labels import LabelledDraft, LabelledQuestion
+from hybrid.defer.packed import read_number
 from hybrid.defer.signals import OF_TOKENS
 from hybrid.errors import UsageError
 from hybrid.prob import (
@@ -204,8 +205,10 @@ class BoughtText:
     def from_json(cls, kept: Mapping[str, Any]) -> BoughtText:
         """Read what ``to_json`` returned. Raises ValueError, TypeError or KeyError for anything else."""
         entropy, top, second, logprob = (_unpacked(kept[name]) for name in OF_TOKENS)
-        tokens = np.array(kept["tokens"], dtype=np.int64)
-        words, prompt_tokens, ended = tuple(kept["words"]), kept["prompt_tokens"], kept["ended"]
+        tokens = np.array([*map(_whole, kept["tokens"])], dtype=np.int64)
+        words, prompt_tokens, ended = tuple(map(_whole, kept["words"])), _whole(kept["prompt_tokens"]), kept["ended"]
+        if not isinstance(ended, bool):
+            raise TypeError("a text has ended or not")
         concepts, numbers = OverConcepts.from_json(kept["concepts"]) if "concepts" in kept else (None, None)
         rows = entropy, top, second, logprob
         signals = DraftSignals(words, prompt_tokens, 0, tokens, *rows, ended, concepts=numbers)
@@ -213,8 +216,8 @@ class BoughtText:
         certificates = {name: _unpacked(kept["certificates"][name]) for name in CERTIFICATES}
         if len({len(each) for each in (*measures, *certificates.values())}) > 1 or len(kl) > len(signals):
             raise ValueError("the numbers of a text are not of one length")
-        local_noise, cloud_noise = map(float, kept["noise"])
-        noise_and_cost = local_noise, cloud_noise, kept["nanousd"]
+        local_noise, cloud_noise = (read_number(each, 0.0) for each in kept["noise"])
+        noise_and_cost = local_noise, cloud_noise, None if kept["nanousd"] is None else _whole(kept["nanousd"])
         return cls(signals, kl, kl_upper, tv, tv_upper, excess, certificates, *noise_and_cost, concepts)
 
 
@@ -266,7 +269,18 @@ def _packed(values: Floats) -> str:
 
 
 def _unpacked(text: str) -> Floats:
-    return np.frombuffer(base64.b64decode(text, validate=True), dtype="<f8").astype(np.float64)
+    found = np.frombuffer(base64.b64decode(text, validate=True), dtype="<f8").astype(np.float64)
+    if np.isnan(found).any():  # an upper end may be infinite
+        raise ValueError("a number that is none")
+    return found
+
+
+def _whole(kept: object) -> int:
+    """Read a token, a count or an amount. Raises ValueError for what can be none of them."""
+    if isinstance(kept, bool) or not isinstance(kept, int) or not 0 <= kept < 2**63:
+        msg = f"{str(kept)[:40]} is no whole number"
+        raise ValueError(msg)
+    return kept
 
 
 __all__ = ["CERTIFICATES", "BoughtQuestion", "BoughtText", "Writer", "read_judge"]

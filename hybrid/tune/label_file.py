@@ -24,7 +24,7 @@ import msgspec
 
 from hybrid.errors import UsageError
 from hybrid.folders import make_folder
-from hybrid.line_file import LineFile
+from hybrid.line_file import LineFile, open_regular
 from hybrid.run.text_rows import Writer
 from hybrid.tune.bought import BoughtQuestion, BoughtText
 
@@ -96,7 +96,8 @@ class LabelFile:
             if msgspec.json.decode(lines[0]) == header:
                 for line in lines[1:]:
                     kept = msgspec.json.decode(line)
-                    found[kept["question"], kept["writer"]] = BoughtText.from_json(kept)
+                    question, writer = msgspec.convert((kept["question"], kept["writer"]), tuple[str, Writer])
+                    found[question, writer] = BoughtText.from_json(kept)
                 self._texts = found
                 self._file.cut(sum(map(len, lines)))
                 return
@@ -111,8 +112,8 @@ def bought_before(folder: Path, local: str, endpoint: str) -> dict[Path, PairNam
     """Return the files of what was bought of a local model at an endpoint, whichever models it had; the newest last."""
     found: dict[Path, PairNames] = {}
     for path in sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns):
-        with path.open("rb") as file, suppress(msgspec.DecodeError, msgspec.ValidationError):
-            header = msgspec.json.decode(file.readline(), type=dict[str, Any])
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, UsageError), open_regular(path) as file:
+            header = msgspec.json.decode(file.buffer.readline(), type=dict[str, Any])
             pair = PairNames(*(str(header.get(each.name)) for each in fields(PairNames)))
             if (pair.local, pair.endpoint) == (local, endpoint):
                 found[path] = pair

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import stat
+from collections import Counter
+from contextlib import suppress
 
 import numpy as np
 import pytest
-from cases import each_of
+from cases import each, each_of
+from damaged_files import mutant
 
 from hybrid.errors import UsageError
 from hybrid.prob import Dense, TopK
@@ -99,3 +103,66 @@ def test_what_was_bought_of_a_model_at_an_endpoint_is_found_whatever_stood_there
     found = bought_before(tmp_path, "local", "http://scripted")
     assert {each.model for each in found.values()} == {"scripted", "newer"}
     assert all(path == pair.file(tmp_path) for path, pair in found.items())
+
+
+def test_a_damaged_file_is_refused_as_it_stands_or_holds_what_can_have_been_bought(tmp_path, monkeypatch):
+    """By number. What was paid for is neither lost nor believed to be another number."""
+    monkeypatch.setattr("hybrid.line_file.os.fsync", lambda _: None)
+    path, counts = tmp_path / "pair.jsonl", Counter()
+    file = LabelFile(path, PAIR)
+    for number in range(3):
+        for writer in ("local", "cloud"):
+            file.add(f"q{number}", writer, bought(number))
+    file.close()
+    whole = path.read_bytes()
+    for number in range(100):
+        what, raw = mutant(whole, 20261125, number, "json lines")
+        path.write_bytes(raw)
+        bought_before(tmp_path, "local", "http://scripted")
+        with suppress(UsageError):
+            file = LabelFile(path, PAIR)
+            counts["read"] += 1
+            for question in filter(None, (file.question(f"q{n}") for n in range(3))):
+                for text in (question.draft, question.written):
+                    assert text.nanousd is None or 0 <= text.nanousd < 2**63, what
+                    assert BoughtText.from_json(text.to_json()).to_json() == text.to_json(), what
+            file.close()
+            continue
+        counts["refused"] += 1
+        assert path.read_bytes() == raw, what
+    assert min(counts.values()) > 20, counts
+
+
+@each(
+    "spoilt",
+    [
+        ("nanousd", 10**400),
+        ("nanousd", -1),
+        ("nanousd", "7"),
+        ("noise", ["1", 0.0]),
+        ("noise", [-1.0, 0.0]),
+        ("prompt_tokens", 2.5),
+        ("prompt_tokens", "text"),
+        ("words", [1, "a"]),
+        ("tokens", [-1]),
+        ("ended", 1),
+        ("writer", "nobody"),
+        ("question", 7),
+    ],
+)
+def test_a_value_that_no_text_can_have_is_refused(tmp_path_factory, spoilt):
+    path = tmp_path_factory.mktemp("labels") / "pair.jsonl"
+    file = LabelFile(path, PAIR)
+    file.add("q", "local", bought(1))
+    file.close()
+    header, line = path.read_text().splitlines()
+    path.write_text(f"{header}\n{json.dumps(json.loads(line) | dict([spoilt]))}\n")
+    with pytest.raises(UsageError, match="did not write"):
+        LabelFile(path, PAIR)
+
+
+def test_a_file_whose_first_line_is_no_text_was_bought_of_nobody(tmp_path):
+    """It ended the search for what was bought before in a traceback."""
+    (tmp_path / "spoilt.jsonl").write_bytes(b'{"labels":"\xe4')
+    (tmp_path / "folder.jsonl").mkdir()
+    assert bought_before(tmp_path, "local", "http://scripted") == {}
