@@ -122,7 +122,7 @@ def test_a_damaged_file_is_refused_as_it_stands_or_holds_what_can_have_been_boug
         with suppress(UsageError):
             file = LabelFile(path, PAIR)
             counts["read"] += 1
-            for question in filter(None, (file.question(f"q{n}") for n in range(3))):
+            for question in each_of(filter(None, (file.question(f"q{n}") for n in range(3))), least=0):
                 for text in (question.draft, question.written):
                     assert text.nanousd is None or 0 <= text.nanousd < 2**63, what
                     assert BoughtText.from_json(text.to_json()).to_json() == text.to_json(), what
