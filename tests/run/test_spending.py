@@ -42,6 +42,7 @@ def test_without_a_price_it_is_unknown_from_the_first_request_on_and_never_zero(
 
 def test_an_answer_that_is_left_early_counts_what_its_requests_cost(house, run):
     """At every event: while a request is under way as the most it can cost, and afterwards as the ledger has it."""
+    booked = 0
     for policy in POLICIES:
         for after in range(1, 14):
             h = house()
@@ -64,7 +65,10 @@ def test_an_answer_that_is_left_early_counts_what_its_requests_cost(house, run):
             spent = run(leave_early())
             assert h.ledger.reserved_nanousd == 0
             assert (spent.nanousd, spent.reserved_nanousd) == (h.ledger.settled_nanousd, 0), (policy, after)
+            assert 0 <= spent.assumed_nanousd <= spent.nanousd, (policy, after)
+            booked += spent.assumed_nanousd
             assert spent.answers == 1
+    assert booked, "what was left is booked at its most"
 
 
 def test_a_question_that_is_refused_costs_nothing_and_is_no_answer(house, run):
