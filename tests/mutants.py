@@ -75,12 +75,18 @@ class Mutant(NamedTuple):
         text = path.read_text(encoding="utf-8")
         if text.count(self.old) != 1:
             return False
+        shutil.copy2(path, _whole(tree))
         path.write_text(text.replace(self.old, self.new), encoding="utf-8")
         return True
 
     def restore(self, tree: Path) -> None:
         """Take the change back. The date of the file comes back too, and with it the bytecode of it."""
-        shutil.copy2(ROOT / self.file, tree / self.file)
+        shutil.copy2(_whole(tree), tree / self.file)
+
+
+def _whole(tree: Path) -> Path:
+    """Return where a tree's file is kept while it is changed: whoever works on in the tree here disturbs nothing."""
+    return tree.with_suffix(".whole")
 
 
 def mutants() -> list[Mutant]:
@@ -117,7 +123,7 @@ def fork_pytest(tree: Path, tests: str, *, bounded: bool) -> int:
         sys.path[0] = os.environ["PYTHONPATH"] = str(tree)
         # Two mutants of one second and one length could not be told apart.
         sys.dont_write_bytecode, os.environ["PYTHONDONTWRITEBYTECODE"] = True, "1"
-        words = ["-n", "0", "-x", "-rf", *tests.split()]
+        words = ["-n", "0", "-x", "-rfE", *tests.split()]
         if bounded:
             resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
             words.append(f"--timeout={WAIT_S}")
@@ -154,8 +160,9 @@ def results(
 def verdict(mutant: Mutant, status: int, tree: Path, took_s: float) -> tuple[bool, str]:
     """Say what an exit status means."""
     output = (tree / OUTPUT).read_text(encoding="utf-8", errors="replace")
-    if status == RED and (failed := re.search(r"^FAILED (\S+)", output, re.MULTILINE)):
-        return True, f"killed by {failed[1]} in {took_s:.1f} s"
+    if status == RED:
+        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
+        return True, f"killed by {failed[1] if failed else mutant.test} in {took_s:.1f} s"
     if status == GREEN:
         return False, f"SURVIVED {mutant.test} ({took_s:.1f} s)"
     return False, f"pytest ended with {status}: {output.strip().splitlines()[-1:]}"

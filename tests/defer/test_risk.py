@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import each
 
 from hybrid.defer import Calibration, DraftOutcome, PriorScore
 from hybrid.defer.risk import KEEP_NOTHING, RiskQuestion, decided_questions, risk_cutoff, unseen_questions
@@ -127,6 +128,14 @@ def test_a_question_is_decided_by_the_highest_chance_of_its_blocks_and_what_foll
     assert third == RiskQuestion(0.2, None, 0.25, 0.05)
     unseen = [replace(each, floor=0.0) for each in outcomes[3:]]
     assert list(decided_questions(unseen)) == [], "no coin could have asked: what was kept has no verdict for certain"
+
+
+@each("floors", [(0.05, 0.2), (0.2, 0.05), (0.2, 0.05, 0.4)])
+def test_a_question_counts_by_the_least_chance_with_which_a_coin_could_have_had_a_block_of_it_checked(floors):
+    """By the greatest, a verdict stood for fewer questions than nobody looked at, and more was kept than promised."""
+    first, *others = (replace(outcome(0.1, None, keeps=True), floor=floor) for floor in floors)
+    [question] = decided_questions([first, *(replace(each, after="block") for each in others)])
+    assert question.floor == 0.05
 
 
 def test_a_calibration_knows_the_questions_that_its_score_was_not_fitted_to_and_an_older_one_none():
