@@ -13,6 +13,7 @@ import pytest
 import typer
 from cases import each
 
+from hybrid.__main__ import main
 from hybrid.cli.exits import exit_codes
 from hybrid.errors import AccessDenied, ContextOverflow, EngineError, Unreachable, UsageError
 
@@ -111,3 +112,14 @@ def test_a_second_signal_ends_it_at_once():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGTERM, "settling\n", "")
+
+
+@pytest.mark.parametrize(("told", "code"), [((15,), 143), ((1,), 129), ((), 130)])
+def test_a_signal_that_comes_while_the_command_is_loading_is_its_exit_code(monkeypatch, told, code):
+    def interrupted():
+        raise KeyboardInterrupt(*told)
+
+    monkeypatch.setattr("hybrid.__main__._catch_endings", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == code
