@@ -103,7 +103,7 @@ class Kept(list):
 
 
 def test_a_refusal_holds_nothing_of_what_was_read():
-    """Refused bodies of 8 MiB took 0.9 GB: each error held its fields until somebody looked for garbage."""
+    """Each error held its fields until somebody looked for garbage, and nobody looks while a body is read."""
     kept = []
 
     def refuse(fields, _steps=iter, /):
