@@ -6,18 +6,24 @@ asks the same endpoint and models (``tests/cli/test_batch_repair.py``).
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hybrid.cli.flags import words_of
+from hybrid.file_system import WINDOWS
 from hybrid.spend import CapScope, closed_endpoint, denying_level
 
 if TYPE_CHECKING:
     from hybrid.cli.batch_lines import OutputLine
     from hybrid.cli.flags import Flags
+
+
+# What no shell of Windows reads otherwise.
+_PLAIN = re.compile(r"[\w@+=:./\\-]+", re.ASCII)
 
 
 @dataclass
@@ -50,7 +56,7 @@ class RepairNeeds:
         given = flags.copy()
         if self._leaves_cap_out:
             given["cap"] = None
-        return shlex.join(["hybrid", "batch", *named, "--again", which, *words_of(given)])
+        return shell_line(["hybrid", "batch", *named, "--again", which, *words_of(given)])
 
     def correction(self, source: Path, out: Path, flags: Flags) -> str:
         """Return the line that says how lines that failed are asked, once they are corrected."""
@@ -84,7 +90,15 @@ class RepairNeeds:
     @staticmethod
     def _budget(flags: Flags, *words: str) -> str:
         ledger = flags.get("ledger")
-        return shlex.join(["hybrid", "budget", *words, *(() if ledger is None else ("--ledger", str(ledger)))])
+        return shell_line(["hybrid", "budget", *words, *(() if ledger is None else ("--ledger", str(ledger)))])
+
+
+def shell_line(words: Sequence[str]) -> str:
+    """Return words as a line to be pasted; both of Windows' shells take double quotes, and cmd no others."""
+    if not WINDOWS:
+        return shlex.join(words)
+    quoted = (f'"{word.replace(chr(34), chr(92) + chr(34))}"' for word in words)
+    return " ".join(word if _PLAIN.fullmatch(word) else each for word, each in zip(words, quoted, strict=True))
 
 
 def _saved(source: Path, out: Path) -> Iterator[str]:

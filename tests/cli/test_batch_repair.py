@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from inspect import signature
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import get_args
 import typer
 from cases import each
 
-from hybrid.cli import app
+from hybrid.cli import app, batch_repair
 from hybrid.cli.batch import batch
 from hybrid.cli.batch_lines import OutputLine
 from hybrid.cli.batch_repair import RepairNeeds
@@ -74,3 +75,11 @@ def test_the_cap_that_decided_a_line_is_its_name_and_of_an_older_line_that_in_it
     unnamed = RepairNeeds()
     unnamed.add(OutputLine(1, "", degraded="reworded", degraded_kind="budget"))
     assert unnamed.levels == {None}
+
+
+def test_on_windows_a_line_has_the_quotes_that_both_shells_take(monkeypatch):
+    monkeypatch.setattr(batch_repair, "WINDOWS", True)
+    words = ["hybrid", r"C:\Users\me\in.jsonl", r"C:\My files\out.jsonl", "http://x/v1?a=1&b=2", "100%", "it's", ""]
+    line = batch_repair.shell_line(words)
+    assert [each.strip('"') for each in re.findall(r'"[^"]*"|[^ "]+', line)] == words
+    assert line.startswith(r'hybrid C:\Users\me\in.jsonl "C:\My files\out.jsonl" "http')
