@@ -100,6 +100,11 @@ def test_a_threshold_that_no_expert_exceeds_from_their_even_sum_is_refused(num):
         hybrid.open(experts=experts, mix="mix", ledger="none", policy=policy)
 
 
+def test_one_expert_alone_is_no_sum_and_takes_any_threshold():
+    """Its law is its own: there is nothing that bounds how far the cloud is from it."""
+    hybrid.open(experts=["small"], mix="mix", ledger="none", policy="kl:0.5")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mix", ["mix", "select"])

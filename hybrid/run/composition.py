@@ -97,7 +97,7 @@ def _check_mixture(settings: Settings, policy: Policy) -> None:
     """
     chosen = settings.threshold is not None or settings.judge is not None or ":" in settings.policy
     judge, num = policy.judge, len(settings.experts)
-    if not (chosen and num and settings.mix == "mix" and isinstance(judge, DivergenceThreshold)):
+    if not (chosen and num > 1 and settings.mix == "mix" and isinstance(judge, DivergenceThreshold)):
         return
     if judge.measure == "KL" and judge.threshold >= math.log(num):
         least = f"a threshold below ln {num} = {math.log(num):.3g}, not {judge.threshold:g}"
