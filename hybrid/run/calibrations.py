@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator
 from functools import lru_cache
 from hashlib import blake2b
@@ -96,7 +97,7 @@ def keep_calibration(calibration: Calibration) -> Path:
         if path in damaged_calibrations(calibration.local, calibration.cloud):
             put_aside(path)
         elif path.exists() and path.read_bytes() != raw:
-            replace(path, _next(path, EARLIER))
+            _copy(path, _next(path, EARLIER))
         replace_content(path, raw)
     except OSError as error:
         msg = f"{path} cannot be written: {error.strerror}"
@@ -129,8 +130,10 @@ def take_back(local: str, cloud: str, critic: str | None = None) -> bool:
                 if earlier:
                     replace(earlier[-1], path)
                 return True
-        back = list(scores_folder().glob(f"{_pair(local, cloud)}-*{SUFFIX}{TAKEN_BACK}*"))
-        for path in {each.with_name(each.name.partition(TAKEN_BACK)[0]) for each in back}:
+        files = scores_folder().glob(f"{_pair(local, cloud)}-*{SUFFIX}{TAKEN_BACK}*")
+        back = {each.with_name(each.name.partition(TAKEN_BACK)[0]) for each in files}
+        back = {path for path in back if (own := _read(_aside(path, TAKEN_BACK)[0])) and own.critic == critic}
+        for path in back:
             newest, *older = _aside(path, TAKEN_BACK)
             replace(newest, path)
             for each in reversed(older):
@@ -145,6 +148,13 @@ def _aside(path: Path, kind: str) -> list[Path]:
     """Return what was set aside in one way of a calibration's file, in the order in which that was done."""
     found = path.parent.glob(f"{path.name}{kind}*")
     return sorted((each for each in found if each.name[len(path.name + kind) :].isdigit()), key=_number)
+
+
+def _copy(path: Path, earlier: Path) -> None:
+    """Copy a calibration with its time: it is in force until the next one is whole, and it may be in force again."""
+    written = path.stat().st_mtime_ns
+    replace_content(earlier, path.read_bytes())
+    os.utime(earlier, ns=(written, written))
 
 
 def _next(path: Path, kind: str) -> Path:

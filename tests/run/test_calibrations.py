@@ -181,3 +181,31 @@ def test_what_is_taken_back_is_the_pairs_own_with_the_same_critic(folder):
     assert take_back("abc", "big")
     assert calibration_for("abc", "big") is None
     assert calibration_for("abc", "big", critic="c1").critic == "c1"
+    keep_calibration(replace(OURS, score=score_of("c1"), worth=9.0))
+    assert take_back("abc", "big", "c1")
+    assert take_back("abc", "big")
+    assert calibration_for("abc", "big") == OURS
+    assert calibration_for("abc", "big", critic="c1").worth == OURS.worth
+    assert take_back("abc", "big", "c1")
+    assert take_back("abc", "big", "c1")
+    assert calibration_for("abc", "big", critic="c1").worth == 9.0
+
+
+def test_what_stands_is_in_force_until_the_next_is_whole(folder, monkeypatch):
+    """A full disk between both used to leave neither, and no way back."""
+    path = keep_calibration(OURS)
+    written = calibrations.replace_content
+
+    def fill(file, raw):
+        if file == path:
+            raise OSError(28, "No space left on device")
+        written(file, raw)
+
+    monkeypatch.setattr(calibrations, "replace_content", fill)
+    with pytest.raises(UsageError, match="No space left"):
+        keep_calibration(replace(OURS, worth=5.0))
+    assert calibration_for("abc", "big") == OURS
+    monkeypatch.setattr(calibrations, "replace_content", written)
+    keep_calibration(replace(OURS, worth=5.0))
+    assert take_back("abc", "big")
+    assert calibration_for("abc", "big") == OURS
