@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -67,6 +68,10 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
 
 # Each call of the command line builds all commands anew, which a process does once: nine tenths of most calls here.
 typer.testing._get_command = lru_cache(typer.testing._get_command)
+
+# What a shell starts in the background ignores Ctrl-C, and so would every process that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A slow test that takes so many seconds hangs. A busy machine has made one three times as long as a quiet one.
 HANGS_S = 1800

@@ -240,7 +240,7 @@ def test_ctrl_c_exits_130_and_leaves_neither_server_nor_file(bundled, tmp_path, 
         servers = children(process.pid)
         assert len(servers) == 1
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=20)
+        output, errors = process.communicate(timeout=300)
     finally:
         process.kill()
         process.communicate()
