@@ -208,11 +208,8 @@ def _goes_on(output: BatchOutput | PrintedOutput) -> Iterator[None]:
     except (KeyboardInterrupt, OSError, EngineError, CloudError):
         if isinstance(output, PrintedOutput):
             output.close()
-            told = (
-                "nothing is answered yet"
-                if output.last is None
-                else f"what was answered is printed, up to line {output.last}"
-            )
+            upto = "" if output.has_gaps else f", up to line {output.last}"
+            told = "nothing is answered yet" if output.last is None else f"what was answered is printed{upto}"
             typer.echo(f"hybrid: {told}; the same command begins anew, and with a file as OUT it would go on", err=True)
             raise
         kept = "nothing is answered yet" if output.last is None else f"all up to line {output.last} is answered"

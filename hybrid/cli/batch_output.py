@@ -194,6 +194,7 @@ class PrintedOutput:
         self._order: ReorderBuffer[bytes] = ReorderBuffer(OPEN_LINES_EACH * parallel)
         self.last: int | None = None
         self.num_waiting = 0  # of an earlier run; what waits here is printed by this one
+        self.has_gaps = False  # whether lines were printed behind one that was not finished
 
     @property
     def is_full(self) -> bool:
@@ -215,8 +216,10 @@ class PrintedOutput:
         return self._print(self._order.ready())
 
     def close(self) -> None:
-        """Print what was finished behind a line that was not: it may be paid."""
-        self._print(self._order.finished())
+        """Print, once, what was finished behind a line that was not: it may be paid."""
+        behind, self._order = self._order.finished(), ReorderBuffer(1)
+        self.has_gaps = self.has_gaps or bool(behind)
+        self._print(behind)
 
     def _print(self, ready: list[tuple[int, bytes]]) -> list[OutputLine]:
         if not ready:
