@@ -15,6 +15,7 @@ does not fill the memory (``tests/cli/test_questions.py``). What an answer is, o
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
@@ -31,6 +32,8 @@ from hybrid.setting_info import SettingPlace
 # A context of a million tokens holds about half of it.
 MOST_BYTES = 16 << 20
 CHOICES = names_for(SettingPlace.ANSWER) - names_for(SettingPlace.TRACE)
+# How a text or an object begins, or a list of such; or nothing but what stands between the values of JSON.
+_LIKE_JSON = re.compile(r'["{]|\[\s*["{]|[\[\]{},:\s]*\Z')
 _ENVELOPE = frozenset(("body", "method", "url"))
 
 
@@ -66,9 +69,9 @@ def lines(file: BinaryIO) -> Iterator[InputLine]:
 
 
 def object_of(line: InputLine) -> dict[str, Any]:
-    """Read a line as JSON where it begins as a text or an object; any other is the prompt as it stands.
+    """Read a line as JSON where it is any, or begins as some; any other is the prompt as it stands.
 
-    Raises UsageError for broken JSON, and for a list: a file of JSON is not a file of lines.
+    Raises UsageError for broken JSON, and for JSON that is neither text nor object: a file of JSON is no file of lines.
     """
     if not line.whole:
         msg = f"the line is longer than {MOST_BYTES >> 20} MiB"
@@ -77,16 +80,14 @@ def object_of(line: InputLine) -> dict[str, Any]:
         text = line.content.removeprefix(codecs.BOM_UTF8).strip().decode()
     except UnicodeDecodeError:
         raise UsageError("the line is not UTF-8 text") from None
-    if not text.startswith(('"', "{", "[")):
-        return {"prompt": text}
     try:
         value = msgspec.json.decode(text)
     except RecursionError:
         raise UsageError("the line is nested too deeply") from None
     except msgspec.DecodeError as error:
-        if text.startswith("["):
+        if not _LIKE_JSON.match(text):
             return {"prompt": text}
-        quoted = "; a plain question that begins with a double quote is written as a JSON text" * (text[0] == '"')
+        quoted = "; a plain question that begins so is written as a JSON text" * text.startswith(('"', "["))
         msg = f"the line cannot be read as JSON: {to_one_line(error)}{quoted}"
         raise UsageError(msg) from None
     if isinstance(value, str):

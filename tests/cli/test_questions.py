@@ -41,11 +41,11 @@ def asked(value):
         (b"plain: \xc3\xa9\\n", (None, "plain: é\\n", {})),
         (b"\xef\xbb\xbf marked and plain", (None, "marked and plain", {})),
         (b"[1, 2] sorted", (None, "[1, 2] sorted", {})),
-        (b"42", (None, "42", {})),
+        (b"42 + 5", (None, "42 + 5", {})),
     ],
     ids=[
         "text", "prompt", "choices", "messages", "custom_id", "OpenAI's", "byte order mark", "plain",
-        "plain behind a byte order mark", "no list", "a number",
+        "plain behind a byte order mark", "no list", "no number",
     ],
 )  # fmt: skip
 def test_a_line_says_what_it_asks(value, found):
@@ -55,12 +55,17 @@ def test_a_line_says_what_it_asks(value, found):
 @each(
     ("value", "said"),
     [
-        (b'"Heat" is a film?', "; a plain question that begins with a double quote is written as a JSON text"),
+        (b'"Heat" is a film?', "; a plain question that begins so is written as a JSON text"),
         (b"plain \xff", "not UTF-8"),
         (b'{"prompt": "torn', "cannot be read as JSON"),
         (b'"half a pair: \\ud800"', "cannot be read as JSON"),
         (b'"\xff"', "not UTF-8"),
         (b"[" * 100_000, "nested too deeply"),
+        *((raw, "neither a text nor an object") for raw in (b"42", b"null", b"true", b"-1.5", b"[]", b'["a","b"]')),
+        *(
+            (raw, "cannot be read as JSON")
+            for raw in (b'[{"prompt": "a"},', b'[ "a",', b"[", b"]", b"}", b"},", b"], [", b"\xef\xbb\xbf")
+        ),
         ([1], "neither a text nor an object"),
         ({}, "either a prompt or messages"),
         ({"prompt": "a", "messages": []}, "either a prompt or messages"),
