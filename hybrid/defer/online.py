@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from hybrid.defer.outcome import DraftOutcome
 from hybrid.defer.risk import RiskQuestion, decided_questions, risk_cutoff, unseen_questions
 from hybrid.defer.routing_dial import RoutedQuestions
 from hybrid.defer.score import Score
+from hybrid.defer.score_json import score_digest
 
 MOST_OUTCOMES = 5000
 # A correction is fitted anew at ten labels more, and at an eighth more once there are many.
@@ -55,6 +57,11 @@ class OnlineLearner:
         self._own_weight = OWN_WEIGHT if score.familiarity.counts.any() else 1.0
         self._cutoffs: dict[tuple[float, int], float] = {}
         self.add(seen)
+
+    @cached_property
+    def digest(self) -> str:
+        """The name of the score as it was fitted: outcomes that it told bear it."""
+        return score_digest(self._score)
 
     @property
     def outcomes(self) -> tuple[DraftOutcome, ...]:
@@ -138,10 +145,13 @@ class OnlineLearner:
         return len(self._risk_questions())
 
     def _risk_questions(self, upto: int | None = None) -> list[RiskQuestion]:
-        """Return what a cut-off is taken from: chances as ``risk_score`` tells them, before anything was learned."""
-        decided: Iterable[DraftOutcome] = self._outcomes[:upto]
+        """Return what a cut-off is taken from: chances as ``risk_score`` tells them, before anything was learned.
+
+        What another score told is of another function: it was in force before the pair was calibrated, or since.
+        """
+        decided = [each for each in self._outcomes[:upto] if each.score == self.digest]
         if self._calibration is not None:
-            decided = (replace(each, chance=each.told) for each in decided)
+            decided = [replace(each, chance=each.told) for each in decided]
         return [*unseen_questions(self._calibration), *decided_questions(decided)]
 
     def add(self, outcomes: Iterable[DraftOutcome]) -> tuple[str, ...]:

@@ -26,7 +26,8 @@ class DraftOutcome:
     in the draft's place; None: nobody looked. ``cutoff``: the highest chance that was kept then, where a risk was asked
     for. ``words``, ``statistics``: the question's buckets and the draft's numbers; empty where there is no verdict.
     ``surprise``: the mean of -log P over the local model's favourites, in nats. ``whole_cost``: what the cloud alone
-    would take, in the pair's unit of money. ``kept_tokens`` of ``judged_tokens`` were accepted.
+    would take, in the pair's unit of money. ``kept_tokens`` of ``judged_tokens`` were accepted. ``score``: the
+    ``score_digest`` of the score that told; empty: of before it was kept.
     """
 
     told: float
@@ -42,6 +43,7 @@ class DraftOutcome:
     cutoff: float | None = None
     kept_tokens: int = 0
     judged_tokens: int = 0
+    score: str = ""
 
     def __post_init__(self) -> None:
         """Raise ValueError for what no draft can have had: files are read into this."""
@@ -72,6 +74,7 @@ class DraftOutcome:
         cutoff: float | None = None,
         kept_tokens: int = 0,
         judged_tokens: int = 0,
+        score: str = "",
     ) -> DraftOutcome:
         """Take from a draft's signals what is kept of them."""
         known = turned_down is not None
@@ -90,6 +93,7 @@ class DraftOutcome:
             cutoff=cutoff,
             kept_tokens=kept_tokens,
             judged_tokens=judged_tokens,
+            score=score,
         )
 
     @property

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any, TypeAlias, cast
 
 from hybrid.defer.correction import CorrectedScore, Correction
 from hybrid.defer.learned import LearnedScore
 from hybrid.defer.packed import read_number
-from hybrid.defer.score import PriorScore
+from hybrid.defer.score import PriorScore, Score
 
 FittedScore: TypeAlias = PriorScore | LearnedScore
 KeptScore: TypeAlias = FittedScore | CorrectedScore
@@ -33,3 +35,9 @@ def score_from_json(kept: Mapping[str, Any]) -> KeptScore:
     except (KeyError, TypeError, ValueError, IndexError) as error:
         msg = f"this is no score that can be read: {error!r}"
         raise ValueError(msg) from error
+
+
+def score_digest(score: Score) -> str:
+    """Name a score in 16 characters: another score, though of the same pair and judge, has another name."""
+    kept = json.dumps(score_to_json(cast(KeptScore, score)), sort_keys=True)
+    return blake2b(kept.encode(), digest_size=8).hexdigest()

@@ -80,9 +80,9 @@ class OutcomeListener:
             case _:
                 pass
 
-    def outcomes(self, score: Score) -> tuple[DraftOutcome, ...]:
-        """Return a record a draft; ``score``: as it was fitted once, before anything was learned online."""
-        return tuple(self._outcome(draft, score) for draft in self._drafts)
+    def outcomes(self, score: Score, digest: str) -> tuple[DraftOutcome, ...]:
+        """Return a record a draft; ``score``: as it was fitted once, before anything was learned online; its digest."""
+        return tuple(self._outcome(draft, score, digest) for draft in self._drafts)
 
     def _judged(self, draft: _HeardDraft, judged: SpanJudged) -> None:
         draft.kept_tokens += judged.num_accepted
@@ -104,7 +104,7 @@ class OutcomeListener:
         if self._judge is not None and draft.plan.at == 0 and not draft.unseen:
             draft.turned_down = bool(draft.turned_down)
 
-    def _outcome(self, draft: _HeardDraft, score: Score) -> DraftOutcome:
+    def _outcome(self, draft: _HeardDraft, score: Score, digest: str) -> DraftOutcome:
         plan, planner = draft.plan, self._planner
         return DraftOutcome.of(
             draft.signals,
@@ -118,6 +118,7 @@ class OutcomeListener:
             cutoff=planner.keep_below,
             kept_tokens=draft.kept_tokens,
             judged_tokens=draft.judged_tokens,
+            score=digest,
         )
 
 

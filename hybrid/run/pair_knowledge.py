@@ -104,7 +104,7 @@ class PairKnowledge:
     async def learn(self, listener: OutcomeListener) -> None:
         """Learn from an answer that is over, and begin to write it down."""
         async with self._one_at_a_time:
-            outcomes = await asyncio.to_thread(listener.outcomes, self.base)
+            outcomes = await asyncio.to_thread(lambda: listener.outcomes(self.base, self.learner.digest))
             said = await asyncio.to_thread(self.learner.add, outcomes)
             self.measured += listener.measured
         self._untold += said

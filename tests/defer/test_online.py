@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import each_of
 
 from hybrid.defer import Calibration, DraftOutcome, Familiarity, OnlineLearner, PriorScore
 from hybrid.defer.calibration import CalibrationQuestion
@@ -17,6 +18,7 @@ from hybrid.defer.online import (
     PRIOR_SURPRISES,
 )
 from hybrid.defer.risk import KEEP_NOTHING, RiskQuestion, risk_cutoff
+from hybrid.defer.score_json import score_digest
 
 PRIOR = PriorScore("kl:0.7")
 
@@ -28,7 +30,8 @@ class PriorWithWords(PriorScore):
 
 
 def seen(make_signals, seed, turned_down=False, **more):
-    given = {"told": 0.8, "chance": 0.8, "keeps": False, "floor": 0.05, "turned_down": turned_down} | more
+    given = {"told": 0.8, "chance": 0.8, "keeps": False, "floor": 0.05, "turned_down": turned_down}
+    given |= {"score": score_digest(PRIOR)} | more
     return DraftOutcome.of(make_signals(seed, 6 + seed % 9), **given)
 
 
@@ -175,6 +178,24 @@ def test_a_risks_cutoff_moves_at_every_fiftieth_label_and_begins_with_what_the_c
     assert learner.risk_cutoff(0.9) == 1.0
     assert learner.num_unseen == 150
     assert OnlineLearner(PRIOR, (), replace(calibration, unseen=())).risk_cutoff(0.05) == KEEP_NOTHING
+
+
+@pytest.mark.parametrize("other", ["", score_digest(replace(PRIOR, chance=0.5))])
+@pytest.mark.parametrize("is_calibrated", [False, True])
+def test_a_risks_cutoff_is_of_what_the_score_in_force_told_alone(make_signals, other, is_calibrated):
+    """An earlier score told .9 of each: the certain chances under it made room for what the new one keeps."""
+    calibration = Calibration("a", "b", "kl:0.7", "verdict", 1.0, PRIOR, (), ((0.3, True), (0.3, False)) * 20)
+    given = calibration if is_calibrated else None
+    earlier = [seen(make_signals, n, n % 3 == 0, told=0.9, chance=0.9, score=other) for n in range(100)]
+    now = [seen(make_signals, n, n % 5 == 0, told=0.2, chance=0.2) for n in range(100)]
+    fresh, mixed_in = OnlineLearner(PRIOR, now, given), OnlineLearner(PRIOR, [*earlier, *now], given)
+    assert mixed_in.num_unseen == fresh.num_unseen == 100 + 40 * is_calibrated
+    for level in each_of((0.02, 0.1, 0.15, 0.3)):
+        assert OnlineLearner(PRIOR, earlier, given).risk_cutoff(level) == OnlineLearner(PRIOR, (), given).risk_cutoff(
+            level
+        )
+        assert mixed_in.risk_cutoff(level) == fresh.risk_cutoff(level)
+    assert len(mixed_in.outcomes) == 200, "the rest is learned from them as before"
 
 
 def test_by_a_level_of_risk_a_calibrated_pair_is_decided_as_it_was_fitted_and_strange_words_only_raise_a_chance(

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,15 @@ def test_what_was_measured_of_bills_adds_up_and_a_file_of_before_has_none(state)
     assert state.read() == KeptOutcomes((outcome(1), outcome(2)), measured=MeasuredBill(7, 20, 2))
 
 
+def test_the_score_that_told_an_outcome_is_kept_with_it_and_a_file_of_before_names_none(state):
+    state.add([replace(outcome(1), score="digest")])
+    assert [each.score for each in state.read().outcomes] == ["digest"]
+    older = json.loads(state.path.read_text())
+    del older["outcomes"][0]["score"]
+    state.path.write_text(json.dumps(older))
+    assert state.read() == KeptOutcomes((outcome(1),))
+
+
 def test_the_newest_are_kept(state, monkeypatch):
     assert hybrid.defer.state.MOST_OUTCOMES == 5000
     monkeypatch.setattr(hybrid.defer.state, "MOST_OUTCOMES", 7)
@@ -68,7 +78,7 @@ def test_nothing_on_disk_tells_a_question_or_an_answer(state):
     assert kept.pop("measured") == {"nanousd": 0, "alone_nanousd": 0, "answers": 0}
     assert kept == {"version": STATE_VERSION, "local": "digest", "cloud": "org/model", "judge": "kl:0.7"}
     texts = {key: value for key, value in row.items() if isinstance(value, str)}
-    assert texts == {"after": "start"}
+    assert texts == {"after": "start", "score": ""}
     assert all(0 <= bucket < 4096 for bucket in row["words"])
     assert len(row["statistics"]) == 15
 

@@ -59,7 +59,7 @@ def outcomes(*events, judge="kl:0.7", **planner):
     listener = OutcomeListener(Planner(score=PriorScore(judge, chance=0.9), floor=0.05, **planner))
     for event in events:
         listener.hear(event)
-    return listener.outcomes(PriorScore(judge, chance=0.3))
+    return listener.outcomes(PriorScore(judge, chance=0.3), "digest")
 
 
 def verdicts(*events, **more):
@@ -125,7 +125,7 @@ def test_the_rest_after_a_rejection_is_no_verdict_on_a_draft():
 
 def test_a_record_tells_how_it_was_decided_and_what_is_known_of_the_draft():
     (found,) = outcomes(planned(floor=True), judged(1, rejected=True), keep_below=0.5)
-    assert (found.told, found.chance) == (pytest.approx(0.3), 0.4)
+    assert (found.told, found.chance, found.score) == (pytest.approx(0.3), 0.4, "digest")
     assert (found.keeps, found.floor, found.cutoff, found.whole_cost) == (True, 0.05, 0.5, 6.0)
     assert (found.kept_tokens, found.judged_tokens, found.words) == (1, 2, (3, 4))
     (found,) = outcomes(planned(), judged(4))
@@ -180,7 +180,9 @@ def test_what_one_answer_shows_the_next_is_decided_by_and_so_is_the_next_clients
         chances = [chance(await answer(first, planned(), judged(4))) for _ in range(30)]
         await first.aclose()
         second = PairSource(PairFacts("abc"))
-        chances.append(chance(await second.bind(asked())))
+        bound = await second.bind(asked())
+        assert bound.pair.learner.num_unseen == 30, "it is known which score told them"
+        chances.append(chance(bound))
         stranger = PairSource(PairFacts("another"))
         return chances, chance(await stranger.bind(asked()))
 

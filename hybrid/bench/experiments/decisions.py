@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 
-from hybrid.defer import DraftSignals, Forecast, QuestionForecast, Score
+from hybrid.defer import DraftSignals, Forecast, KeptScore, QuestionForecast, Score, score_to_json
 from hybrid.defer.familiarity import Familiarity
 from hybrid.defer.signals import OF_TOKENS
 from hybrid.policy.plan import DraftPlan
@@ -70,6 +70,7 @@ class HeardPlanner(Planner):
 class KeptForecasts:
     """A score that forecasts each draft of a question once, however often its signals are read."""
 
+    kind: ClassVar[str] = "kept"
     score: Score
     _drafts: dict[Decision, Forecast] = field(default_factory=dict)
     _questions: dict[tuple[tuple[int, ...], int], QuestionForecast] = field(default_factory=dict)
@@ -98,6 +99,10 @@ class KeptForecasts:
     def familiarity(self) -> Familiarity:
         """The score's."""
         return self.score.familiarity
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the score's own plain data, its kind among it."""
+        return score_to_json(cast(KeptScore, self.score))
 
     def forecast(self, signals: DraftSignals) -> Forecast:
         """Forecast a draft."""

@@ -136,6 +136,7 @@ class LearningStream:
                 turned_down=verdicts[plan.action],
                 whole_cost=plan.costs.alone if plan.costs else 0.0,
                 cutoff=planner.keep_below,
+                score=self.learner.digest,
             )
             self.said += self.learner.add([learned])
         return decided
