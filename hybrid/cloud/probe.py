@@ -47,7 +47,8 @@ TIMED_TRIES, TIMED_TOKENS, TIMED_TOP_K = 3, 16, 20
 LONGER = 152
 # Two ways to compute a likely token's log-probability agree within this: float16 sums differ by 0.057 at the most seen,
 # by the processor. The six rows of another model were farther for each of 12 texts: a real model's from those of its
-# weights of 3 bits or of fewer layers by 0.86 in lists of 5, 2.3 in longer ones; the bundled models' by 4.6 and 7.9.
+# weights of 3 bits or of fewer layers by 0.86 in lists of 5, 2.8 in lists of 100; the bundled models' by 4.6 and 9.6.
+# Lists of one entry tell least: over 4 texts 0.42 lay between a real model and its weights of 3 bits.
 NOISE_NATS = 0.25
 # Decimals at which rounded log-probabilities would show; a float32 has no more to say.
 DECIMALS = range(1, 7)
