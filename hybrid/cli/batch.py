@@ -48,8 +48,8 @@ with another IN is refused, and so is one that another process is writing. Over 
 what all runs for that path spent, killed ones included. When it is reached the local model answers the lines that are
 left, and each says so (degraded). So does each line that the cloud was asked less for because a day's cap runs out
 (degraded_kind paced). Where a cap, pacing or an outage decided any line, the exit code is 6, and the last line of what
-is said names the command that repairs, with the flags that were given; with --allow-degraded the code is 0. A --cap
-that was reached is left out of it: add a higher one.
+is said names the command that repairs, with the flags that were given; with --allow-degraded the code is 0. In the
+place of a --cap that was reached it has HIGHER: give a higher amount there.
 
 An OUT of - is standard output: the same lines, of which no other run knows.
 

@@ -1,7 +1,8 @@
 """The last line of a batch with degraded lines: what must come first, and the whole command that asks them anew.
 
-The law: the command has every flag that the run was given, but a ``--cap`` that was in the way: pasted as printed it
-asks the same endpoint and models (``tests/cli/test_batch_repair.py``).
+The law: the command has every flag that the run was given, and HIGHER in the place of a ``--cap`` that was in the way:
+with an amount there it asks the same endpoint and models, and pasted as printed it is refused, so that nothing is spent
+without a cap (``tests/cli/test_batch_repair.py``).
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class RepairNeeds:
         """Return the command that asks such lines of ``out`` anew, for a shell; standard input is IN, output OUT."""
         named = ["IN" if str(source) == "-" else str(source), "OUT" if str(out) == "-" else str(out)]
         given = flags.copy()
-        if self._leaves_cap_out:
-            given["cap"] = None
+        if self._needs_higher_cap and given.get("cap") is not None:
+            given["cap"] = "HIGHER"  # which is no amount
         return shell_line(["hybrid", "batch", *named, "--again", which, *words_of(given)])
 
     def correction(self, source: Path, out: Path, flags: Flags) -> str:
@@ -74,13 +75,13 @@ class RepairNeeds:
         return f"first: {reopening}; then{', ' if conditions else ': '}{said}" if reopening else said
 
     @property
-    def _leaves_cap_out(self) -> bool:
+    def _needs_higher_cap(self) -> bool:
         return bool(self.levels & {"client", None})
 
     def _conditions(self, flags: Flags) -> Iterator[str]:
-        if self._leaves_cap_out:
+        if self._needs_higher_cap:
             cap = flags.get("cap")
-            yield "with more money" + ("" if cap is None else f" (--cap {cap} is left out here: add a higher one)")
+            yield "with more money" + ("" if cap is None else f" (give an amount above {cap} for HIGHER)")
         for level in sorted(level for level in self.levels if level is not None and level != "client"):
             raised = self._budget(flags, "set", f"--{level}", "X")
             yield f"with a higher cap ({raised})" + (" or after 00:00 UTC" if level == "day" else "")

@@ -17,6 +17,7 @@ from hybrid.cli import app
 from hybrid.errors import EngineError, UsageError
 from hybrid.run.spending import Spent
 
+opened = hybrid.open
 QUESTIONS = [f"question {i}" for i in range(1, 9)]
 
 
@@ -356,16 +357,19 @@ def test_questions_of_standard_input_are_repaired_from_a_file(answers, tmp_path)
 
 
 def test_pasted_as_printed_it_asks_the_same_endpoint(batch, answers, tmp_path):
-    """Of the cap that was in the way words say that it is left out; ``--json`` has the same command."""
+    """But not without a cap where one was given: a word that is no amount stands in its place, in ``--json``, too."""
     answers.degraded, answers.whys = {2}, {2: "the cap of 0.002 USD does not allow another request (0 USD left)"}
     flags = ("--local", "my model.gguf", "--cloud", "http://there:1", "--price", "1/0.1/4", "--cap", "0.002")
     said = batch(*flags).stderr.splitlines()[-1]
     before, command = answers.flags, said[said.index("hybrid batch") :]
-    assert said.startswith("hybrid: with more money (--cap 0.002 is left out here: add a higher one): ")
+    assert said.startswith("hybrid: with more money (give an amount above 0.002 for HIGHER): ")
     assert json.loads(batch(*flags, "--json").stdout)["repair"] == command
     answers.degraded = set()
     assert CliRunner().invoke(app, shlex.split(command)[1:]).exit_code == 0
-    assert answers.flags == before | {"cap": None}
+    with pytest.raises(UsageError, match="'HIGHER' is not an amount"):
+        opened(**answers.flags)
+    assert CliRunner().invoke(app, shlex.split(command.replace("HIGHER", "0.004"))[1:]).exit_code == 0
+    assert answers.flags == before | {"cap": "0.004"}
 
 
 @pytest.mark.parametrize(
