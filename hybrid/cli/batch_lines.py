@@ -26,6 +26,8 @@ from hybrid.spend import CapScope
 
 # What another try of a line does not change: what the endpoint can do, and the length of its context.
 LASTING = frozenset(("capability", "context"))
+# The files that lines are asked anew into.
+_AGAIN = re.compile(r"\.again-[a-z-]+(\.part)?\Z")
 # How every line begins, with its number and its digest set to zeros.
 _HEAD = b'{"line":0,"input":"0000000000000000",'
 
@@ -133,6 +135,8 @@ def check_answers(entry: OutputLine, line: InputLine, path: Path, *, corrected: 
     way = "give another file, or the input that it was begun with"
     if is_error:
         way = "it holds an error, and --again failed asks such lines as the input has them now"
+        if _AGAIN.search(path.name):
+            way = "it was corrected once more since; remove that file, and the same command asks its lines anew"
     msg = f"{path}: line {entry.line} there does not answer line {line.number} of the input: {way}"
     raise UsageError(msg)
 

@@ -311,3 +311,19 @@ def test_a_sampled_batch_that_was_killed_ends_in_the_lines_of_one_that_was_not(b
 def test_a_seed_on_the_command_line_is_that_of_every_line_that_names_none(batch, out):
     batch([*HOT[:2], json.dumps({"prompt": "a", "seed": 4}), json.dumps({"prompt": "a", "seed": None})], "--seed", "9")
     assert [line["seed"] for line in out()] == [9, 9, 4, 9]
+
+
+def test_a_line_that_is_corrected_once_more_after_an_interruption_has_a_way_on(scripted, batch, out, tmp_path):
+    """The refusal named the very command that was refused."""
+    again, beside = ("--again", "failed"), tmp_path / "out.again-failed"
+    assert batch(['"torn', '"torn', GOOD[0]]).exit_code == 5
+    scripted.asked, scripted.before, scripted.fault = 0, 1, signal.SIGINT
+    assert batch(['"torn again', "mended", GOOD[0]], *again).exit_code == 130
+    scripted.fault, mended = None, ["mended, too", "mended", GOOD[0]]
+    refused = batch(mended, *again)
+    assert refused.exit_code == 2
+    assert f"{beside}: line 1 there does not answer line 1 of the input" in refused.stderr
+    assert "remove that file, and the same command asks its lines anew" in refused.stderr
+    beside.unlink()
+    assert batch(mended, *again).exit_code == 0
+    assert all(line["text"] for line in out())
