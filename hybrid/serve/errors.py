@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from hybrid.errors import (
@@ -66,6 +67,13 @@ def reason_of(error: BaseException) -> str:
     return next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), "the endpoint itself failed")
 
 
+def tell(said: str) -> None:
+    """Tell standard error; where it is closed or cannot be written, nobody: what failed is still what is answered."""
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):
+            print(f"hybrid: {said}", file=sys.stderr, flush=True)  # noqa: T201
+
+
 def internal_error(error: BaseException | None = None) -> ApiError:
     """Return what a caller is told of a fault of ours: that there is one, and nothing of the question.
 
@@ -74,5 +82,5 @@ def internal_error(error: BaseException | None = None) -> ApiError:
     if error is not None:
         places = traceback.extract_tb(error.__traceback__)[-4:]
         where = ", ".join(f"{Path(place.filename).name}:{place.lineno}" for place in places)
-        print(f"hybrid: a request failed with {type(error).__name__} ({where})", file=sys.stderr, flush=True)  # noqa: T201
+        tell(f"a request failed with {type(error).__name__} ({where})")
     return ApiError(500, "the endpoint failed; its standard error says how", SERVER, "internal_error")

@@ -12,7 +12,6 @@ import asyncio
 import base64
 import contextlib
 import hashlib
-import sys
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -31,6 +30,7 @@ from hybrid.errors import escape_controls
 from hybrid.run import Event
 from hybrid.run.conversation import Prompt
 from hybrid.serve.answer_log import AnswerLog, AskedAnswer
+from hybrid.serve.errors import tell
 from hybrid.serve.feed import Follower
 from hybrid.serve.guard import shows_key
 from hybrid.serve.metrics import CONTENT_TYPE, metrics
@@ -128,8 +128,7 @@ class WatchedAnswer:
         if not self._log.ended:
             self._monitor.state.end(self._log, why, reason)
             if self._log.head["state"] == "failed":
-                said = escape_controls(f"hybrid: {self._log.id} failed: {self._log.head['why']}")
-                print(said, file=sys.stderr, flush=True)  # noqa: T201
+                tell(escape_controls(f"{self._log.id} failed: {self._log.head['why']}"))
         self._monitor.wake()
 
 

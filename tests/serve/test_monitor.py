@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import re
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -17,6 +19,7 @@ from starlette.routing import Route
 from hybrid.run.answer import Token
 from hybrid.run.events import Degraded, TokenEmitted
 from hybrid.serve import monitor
+from hybrid.serve.errors import internal_error
 from hybrid.serve.served import Served, ServeOptions
 
 KEY = "sk-canary-1234"
@@ -187,6 +190,20 @@ def test_a_failure_is_told_on_standard_error_once_and_whoever_leaves_is_none(cap
             watched.end(why, "the cloud did not answer" if why else None)
             watched.end()
         assert capsys.readouterr().err == f"hybrid: answer ca failed: {said}\n"
+
+
+def test_a_standard_error_that_is_closed_or_full_is_no_failure_of_an_answer(monkeypatch, capsys):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    closed = io.StringIO()
+    closed.close()
+    for stream in (None, closed, SimpleNamespace(write=fail, flush=fail)):
+        monkeypatch.setattr("sys.stderr", stream)
+        _, watch = app_of()
+        watch.begin("answer", "hybrid").end("failure", "the cloud did not answer")
+        assert internal_error(ValueError("fault")).status == 500
+    assert capsys.readouterr().out == ""
 
 
 def test_without_monitor_no_text_reaches_a_page_or_the_metrics(run):
