@@ -106,7 +106,7 @@ def summary(log: AnswerLog) -> list[str]:
 
 
 def _divergences(log: AnswerLog) -> str:
-    known = [token["kl"] for token in log.tokens.items if token["kl"] is not None]
+    known = [kl for token in log.tokens.items if (kl := token["kl"]) is not None and kl[0] is not None]
     unknown = len(log.tokens.items) - len(known)
     if not known:
         return f"KL not known at any of {unknown} tokens"

@@ -22,7 +22,7 @@ import msgspec
 
 from hybrid.defer.online import MOST_OUTCOMES
 from hybrid.defer.outcome import DraftOutcome
-from hybrid.errors import UsageError
+from hybrid.errors import UsageError, to_one_line
 from hybrid.json_store import locked, put_aside, rewrite
 from hybrid.line_file import read_regular
 
@@ -145,7 +145,7 @@ class PairState:
         if header.cloud != self.cloud:
             return "it was learned of another model in the cloud"
         if header.judge != self.judge:
-            return f"it was learned of the judge {header.judge}"
+            return f"it was learned of the judge {to_one_line(header.judge)}"
         return None
 
 

@@ -112,7 +112,7 @@ def bought_before(folder: Path, local: str, endpoint: str) -> dict[Path, PairNam
     """Return the files of what was bought of a local model at an endpoint, whichever models it had; the newest last."""
     found: dict[Path, PairNames] = {}
     for path in sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns):
-        with suppress(msgspec.DecodeError, UnicodeDecodeError, UsageError), open_regular(path) as file:
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError, UsageError), open_regular(path) as file:
             header = msgspec.json.decode(file.buffer.readline(), type=dict[str, Any])
             pair = PairNames(*(str(header.get(each.name)) for each in fields(PairNames)))
             if (pair.local, pair.endpoint) == (local, endpoint):

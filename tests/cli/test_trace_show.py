@@ -97,3 +97,11 @@ def test_what_cannot_be_read_or_written_is_a_sentence(trace, tmp_path):
     page.write_text("as it was")
     assert run(damaged, "--html", page).exit_code == 2
     assert page.read_text() == "as it was"
+
+
+def test_a_divergence_without_a_lower_end_is_one_that_is_not_known(trace):
+    text, number = re.subn(r'"lower":\s*[-+.0-9e]+', '"lower":null', trace.read_text())
+    assert number
+    trace.write_text(text)
+    done = run(trace)
+    assert (done.exit_code, "KL not known at any of " in done.stdout) == (0, True)

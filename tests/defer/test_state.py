@@ -217,3 +217,9 @@ def test_where_nothing_can_be_written_nothing_fails(tmp_path):
     state = PairState(tmp_path / "file", "digest", "model", "kl:0.7")
     assert not state.add([outcome(1)])
     assert "cannot be read" in state.read().note
+
+
+def test_the_judge_of_a_foreign_file_is_told_on_one_line_without_control_characters(state):
+    state.add([outcome(1)])
+    state.path.write_text(json.dumps(json.loads(state.path.read_text()) | {"judge": "kl\n\x1b[31m"}))
+    assert state.read().note.isprintable()

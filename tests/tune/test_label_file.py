@@ -164,5 +164,6 @@ def test_a_value_that_no_text_can_have_is_refused(tmp_path_factory, spoilt):
 def test_a_file_whose_first_line_is_no_text_was_bought_of_nobody(tmp_path):
     """It ended the search for what was bought before in a traceback."""
     (tmp_path / "spoilt.jsonl").write_bytes(b'{"labels":"\xe4')
+    (tmp_path / "nested.jsonl").write_bytes(b'{"labels":' + b"[" * 100_000)
     (tmp_path / "folder.jsonl").mkdir()
     assert bought_before(tmp_path, "local", "http://scripted") == {}
