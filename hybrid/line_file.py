@@ -110,7 +110,8 @@ class LineFile:
     def take_place_of(self, other: LineFile) -> None:
         """Have another file's name, in one step that the disk has when this returns; the other one can only be closed.
 
-        Links are followed. Raises OSError, and both are as they were.
+        Links are followed. Raises OSError: both are as they were, or, where only the folder cannot be flushed, the name
+        is this file's, and the disk may not have that yet.
         """
         target = other.path.resolve()
         os.fsync(self._fd)
