@@ -232,5 +232,5 @@ def test_a_terminal_shows_how_far_it_is_and_a_file_gets_the_end_alone(on_a_termi
     seen = on_a_terminal([*COMMAND, str(tmp_path / "in"), str(tmp_path / "out"), "--offline"], "200", exit_code=5)
     assert b" of 30 lines, 0 USD" in seen
     _, said = start("--offline").communicate(timeout=60)
-    assert len(said.splitlines()) == 2
+    assert len(said.splitlines()) == 3
     assert said.startswith("hybrid: 28 lines answered, 2 failed (30 by an earlier run), 0 USD")
