@@ -31,16 +31,15 @@ def call(tmp_path, monkeypatch):
 
 def test_a_line_is_the_question_itself_or_what_a_batch_reads():
     lines = ['What is "this"?', '"What is 2 + 2?"', "", '{"prompt": "Sort.", "max_tokens": 9, "policy": "kl"}']
-    lines += ['{"messages": [{"role": "user", "content": "Hi."}], "system": "Be kind.", "id": 3}', "123"]
+    lines += ['{"messages": [{"role": "user", "content": "Hi."}], "system": "Be kind.", "id": 3}']
     found = own_questions(io.BytesIO("\n".join(lines).encode()), None)
     assert [each.prompt for each in found] == [
         'What is "this"?',
         "What is 2 + 2?",
         "Sort.",
         (Message("user", "Hi."),),
-        "123",
     ]
-    assert [each.choices for each in found] == [{}, {}, {"max_tokens": 9}, {"system": "Be kind."}, {}]
+    assert [each.choices for each in found] == [{}, {}, {"max_tokens": 9}, {"system": "Be kind."}]
     assert own_questions(io.BytesIO(b"a"), 5)[0].choices == {"max_tokens": 5}
 
 

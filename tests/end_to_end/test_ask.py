@@ -66,7 +66,7 @@ def test_the_json_object_has_exactly_the_promised_shape(invoke, stub):
     answer = json.loads(done.stdout)
     assert list(answer) == [
         "text", "finish_reason", "tokens", "usage", "bill", "handoffs", "degraded", "degraded_kind", "notes", "timing",
-        "seed", "policy", "guarantee", "thoughts", "experts",
+        "seed", "policy", "guarantee", "thoughts", "experts", "degraded_cap",
     ]  # fmt: skip
     assert list(answer["tokens"][0]) == [
         "id", "text", "source", "how", "kl", "certificate", "thought", "thought_text", "model", "concept_kl",

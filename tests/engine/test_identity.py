@@ -116,7 +116,7 @@ def test_entries_of_another_shape_are_nothing_and_the_file_stays_small(model, tm
     settle(model)
     cache = tmp_path / "identities.json"
     store = JsonStore(cache, "identities", identity.VERSION)
-    store.change(lambda _: {str(model.resolve()): ["x"], **{str(n): None for n in range(MOST_FILES)}})
+    store.change(lambda _: {str(model.resolve()): ["x"], **{str(n): ["0" * 32] for n in range(MOST_FILES)}})
     first = identify(model, cache)
     assert (identify(model, cache), len(read)) == (first, 1)
     assert len(store.read_entries()) == MOST_FILES

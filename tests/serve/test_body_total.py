@@ -179,12 +179,12 @@ def test_long_bodies_are_read_one_at_a_time(endpoint, run, monkeypatch):
     """What JSON says in three bytes takes 70 once it is read: six of 8 MiB at once were more than the machine had."""
     served, read, now, most = endpoint(), answering._read, [0], [0]
 
-    def counted(raw, how):
+    def counted(raw, how, pace):
         assert not gc.isenabled(), "it looks at all that was made by now, again and again"
         now[0] += 1
         most[0] = max(most[0], now[0])
         try:
-            return read(raw, how)
+            return read(raw, how, pace)
         finally:
             now[0] -= 1
 
@@ -229,7 +229,7 @@ def test_a_long_body_is_read_alone_though_its_caller_has_left(endpoint, run, mon
     async def leaves():
         loop = asyncio.get_running_loop()
 
-        def read(raw, how):
+        def read(raw, how, pace):
             order.append("begin")
             loop.call_soon_threadsafe(begun.set)
             assert go_on.wait(60)
@@ -270,7 +270,9 @@ def test_of_a_long_prompt_the_monitor_keeps_the_end():
 def test_a_body_of_nothing_but_brackets_is_not_read(endpoint, run, monkeypatch):
     """8 MiB of them took 2 s, in which nobody was answered, and 200 MiB. A text may hold some."""
     read = []
-    monkeypatch.setattr(asked, "json", SimpleNamespace(loads=lambda raw: read.append(len(raw)) or json.loads(raw)))
+    monkeypatch.setattr(
+        asked, "json", SimpleNamespace(loads=lambda raw, **how: read.append(len(raw)) or json.loads(raw, **how))
+    )
     served = endpoint()
     for one in (b"[],", b'{"a":[]},', b"{},"):
         body = b'{"messages": [' + one * 270_000 + b"{}]}"
