@@ -281,10 +281,6 @@ def handle(number: int, handler: Any) -> Any:
     return REAL["signal"](number, handler)
 
 
-def not_implemented(*_: Any) -> Any:
-    raise NotImplementedError
-
-
 class SharingSocket(socket.socket):
     def setsockopt(self, level: int, name: int, *value: Any) -> None:
         if (level, name) == (socket.SOL_SOCKET, socket.SO_REUSEADDR):
@@ -338,7 +334,7 @@ for _name in ("unlink", "remove"):
 for _name in ("stat", "readlink"):
     setattr(os, _name, seeing(_name))
 for _name in ("add_signal_handler", "remove_signal_handler", "add_reader", "add_writer"):
-    setattr(asyncio.unix_events._UnixSelectorEventLoop, _name, not_implemented)
+    setattr(asyncio.unix_events._UnixSelectorEventLoop, _name, getattr(asyncio.AbstractEventLoop, _name))
 builtins.open = io.open = open_text  # type: ignore[assignment]
 builtins.__import__ = imported
 for _stream in (sys.stdout, sys.stderr):
