@@ -123,7 +123,7 @@ def fork_pytest(tree: Path, tests: str, *, bounded: bool) -> int:
         sys.path[0] = os.environ["PYTHONPATH"] = str(tree)
         # Two mutants of one second and one length could not be told apart.
         sys.dont_write_bytecode, os.environ["PYTHONDONTWRITEBYTECODE"] = True, "1"
-        words = ["-n", "0", "-x", "-rfE", *tests.split()]
+        words = ["-n", "0", "-x", "--tb=line", "-rfE", *tests.split()]
         if bounded:
             resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
             words.append(f"--timeout={WAIT_S}")
@@ -161,8 +161,9 @@ def verdict(mutant: Mutant, status: int, tree: Path, took_s: float) -> tuple[boo
     """Say what an exit status means."""
     output = (tree / OUTPUT).read_text(encoding="utf-8", errors="replace")
     if status == RED:
-        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
-        return True, f"killed by {failed[1] if failed else mutant.test} in {took_s:.1f} s"
+        failed = re.search(r"^(FAILED|ERROR) (\S+)( .*)?", output, re.MULTILINE)
+        how, test, why = failed.groups(default="") if failed else ("", mutant.test, "")
+        return True, f"killed by {test} in {took_s:.1f} s{', in a fixture' * (how == 'ERROR')}{why[:90]}"
     if status == GREEN:
         return False, f"SURVIVED {mutant.test} ({took_s:.1f} s)"
     return False, f"pytest ended with {status}: {output.strip().splitlines()[-1:]}"

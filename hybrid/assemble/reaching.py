@@ -103,7 +103,7 @@ def _mended(error: VocabularyMismatch, settings: Settings) -> VocabularyMismatch
 
 
 async def reach_by_messages(
-    settings: Settings, engine: Engine, stack: AsyncExitStack, cache: ProbeCache | None = None, asked_at: float = 0.0
+    settings: Settings, engine: Engine, stack: AsyncExitStack, cache: ProbeCache | None, asked_at: float
 ) -> tuple[Cloud, Capabilities]:
     """Reach an endpoint that has another vocabulary, or nobody knows which, by its chat route, in text alone.
 

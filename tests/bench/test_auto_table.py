@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import resources
 
 import numpy as np
 import pytest
@@ -10,12 +11,13 @@ from cases import each_of
 
 from hybrid.bench.arms import Arm
 from hybrid.bench.experiments.auto_plot import auto_svg
+from hybrid.bench.experiments.auto_suite import Fitted
 from hybrid.bench.experiments.auto_table import WANTED, AutoTable, default_answers
 from hybrid.bench.experiments.auto_trial import PLANNED_SETTINGS, AutoRule, AutoSection, CalibrationPrices
 from hybrid.bench.experiments.problem_report import problem_report
 from hybrid.bench.experiments.section import CLOUD, LOCAL
 from hybrid.bench.experiments.tariffs import PRICES, SETTINGS, ask_prices
-from hybrid.defer import PriorScore
+from hybrid.defer import Calibration, PriorScore
 from hybrid.tasks.statistics import auroc
 
 NUM = 120
@@ -141,3 +143,19 @@ def test_a_constant_worth_is_a_multiple_of_the_mean_price_another_of_each_ones_o
         each = AutoRule("auto", "auto", (2.0,)).worth(2.0, setting, usual)
         assert one.of(1.0) == one.of(500.0) == pytest.approx(2.0 * mean)
         assert (each.of(1.0), each.of(500.0)) == (2.0, 1000.0)
+
+
+def test_a_critics_score_is_told_from_the_one_without_it():
+    data = resources.files("hybrid.defer") / "data"
+    own, critic = (
+        Calibration.from_json(json.loads((data / name).read_text())) for name in ("bundled.json", "bundled-critic.json")
+    )
+
+    def digests(critic):
+        fitted = Fitted(own, own, (), critic)
+        vars(fitted)["scores"] = {}  # the controls, which take labels
+        return fitted.digests
+
+    without, found = digests(None), digests(critic)
+    assert without == {name: found[name] for name in ("auto", "logistic")}
+    assert found["auto"] == found["logistic"] != found["auto, critic"]

@@ -210,6 +210,10 @@ SOUND = {
         "bundled",
         lambda f: f.reshape("output_norm.weight", dims=[64, 1], kind=F16).settle(),
     ),
+    "a vector with as many dimensions as llama.cpp has": (
+        "bundled",
+        lambda f: f.reshape("output_norm.weight", dims=[64, 1, 1, 1]),
+    ),
     "a dense model that counts itself as one expert": (
         "bundled",
         lambda f: of("hunyuan-dense")(f).set("hunyuan-dense.expert_count", U32, 1),

@@ -135,6 +135,21 @@ def test_a_text_may_have_come_about_by_other_tokens_than_those_it_was_read_in():
     assert row.hidden == 0.0
 
 
+@given(seeds)
+def test_where_a_drafted_token_is_longer_than_theirs_the_texts_are_those_of_two_steps(seed):
+    rng = np.random.default_rng(seed)
+    first, second = laws(rng)
+    masses = {THEIRS[i]: float(first[i]) for i in range(END)}
+    after_a = {THEIRS[i]: float(second[0][i]) for i in range(END)}
+    row = TextRow.after([Reach(1.0, b"", masses, float(first[END]), 0.0)], OURS, 0, beyond={b"a": after_a})
+    two_steps = masses | {b"a": first[0] * second[0][END]}
+    for piece, share in after_a.items():
+        two_steps[b"a" + piece] = two_steps.get(b"a" + piece, 0.0) + first[0] * share
+    found = dict(zip(row.strings, row.masses.tolist(), strict=True))
+    assert found == pytest.approx({text: two_steps[text] for text in found}, abs=1e-12)
+    assert sum(found.values()) + row.ending == pytest.approx(1.0)
+
+
 def test_a_text_that_the_target_would_not_write_tells_nothing():
     row = text_row({b"cat": 1.0}, 0.0, 0.0, OURS, 0, read=b"zz")
     assert (row.strings, row.hidden) == ((), 1.0)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 
+import pytest
+from cases import each_of
 from event_streams import streams
 from hypothesis import given, settings
 
@@ -54,6 +57,18 @@ def state_of(stream):
         state.hear(log, event)
     state.end(log)
     return state
+
+
+def test_every_second_bound_of_a_histogram_is_ten_times_as_high():
+    _, samples = parse(metrics(MonitorState(), STANDING))
+    bounds = defaultdict(set)
+    for name, *labels in samples:
+        bounds[name].update(float(value) for label, value in labels if label == "le" and value != "+Inf")
+    known = [sorted(found) for found in bounds.values() if found]
+    assert len(known) >= 3
+    for found in each_of(known):
+        assert found[2:] == pytest.approx([10 * bound for bound in found[:-2]])
+        assert len(found) >= 9
 
 
 @settings(max_examples=30)

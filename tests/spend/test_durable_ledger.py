@@ -261,8 +261,9 @@ def test_a_ledger_that_is_taken_away_with_its_caps_lets_nothing_leave(file_ledge
         if path.suffix != ".lock":
             path.unlink()
     for _ in range(2):
-        with pytest.raises(LedgerError, match="was taken away, and with it the caps"):
-            ledger.reserve(max_cost_of(30), scope)
+        for ask in (lambda: ledger.cap_statuses(scope), lambda: ledger.reserve(max_cost_of(30), scope)):
+            with pytest.raises(LedgerError, match="was taken away, and with it the caps"):
+                ask()
     LedgerAdmin(ledger).set_cap("total", 20)
     assert ledger.reserve(max_cost_of(30, 7), scope).nanousd == 20
 

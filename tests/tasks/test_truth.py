@@ -313,6 +313,12 @@ def test_the_columns_end_in_the_result_and_say_what_is_carried(seed):
             assert [calculated(s) for s in step[1:].split("|")[0].split("=")[-2:]] == [int(last)] * 2
 
 
+def test_all_numbers_of_a_polynomial_to_differentiate_have_one_digit():
+    """The coefficients of what is asked for are products of two."""
+    for p in each_of(drawn(BY_NAME["differentiation"])):
+        assert not re.search(r"\d\d", p.question), p.question
+
+
 # ---- levels --------------------------------------------------------------------------------------------------------
 
 # What makes the hardest level hard, read from the question.

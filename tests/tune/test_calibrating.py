@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -129,6 +130,15 @@ def test_what_a_drafter_leaves_is_the_area_under_a_sum_over_every_number_of_sent
     area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(curve))
     assert nats_left(pair) == pytest.approx(area / sum(alone) / len(known))
     assert nats_left(pair, np.arange(24)) == nats_left(pair)
+
+
+def test_a_rule_that_takes_more_than_the_cloud_alone_stands_beyond_it_in_the_chart(easy):
+    pair = calibrated(easy)
+    cloud = pair.bills[0]
+    pair.__dict__["bills"] = [cloud, *(replace(cloud, rule="dear", of_cloud=share) for share in (1.5, 4.0))]
+    drawn = re.findall(r'<circle cx="([\d.]+)"', page.page([pair]))[:3]
+    one, half_more, four = map(float, drawn)
+    assert one < half_more < four
 
 
 def test_terminal_page_and_json_hold_every_figure_and_nothing_becomes_markup(easy):
