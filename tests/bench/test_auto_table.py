@@ -107,6 +107,7 @@ def test_a_rule_that_does_what_a_preset_does_costs_what_it_costs(made):
     assert told["value"] == pytest.approx(1.0, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_the_report_pools_families_over_sections_and_counts_a_problem_once(made):
     section, records, _, _ = made
     found = {(number, i): record for number in (0, 1) for i, record in enumerate(records)}

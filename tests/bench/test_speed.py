@@ -257,6 +257,7 @@ def assert_reported(name, report):
             assert figure.value.median > 0
 
 
+@pytest.mark.slow
 def test_what_a_check_receives_does_not_grow_with_the_text_where_rows_are_sent_from_the_draft_on(tmp_path, monkeypatch):
     """SGLang sends the rows of the draft, vLLM's token-in route those that its cache lacks, its completions all."""
     monkeypatch.setattr(prefix, "LENGTHS", (40, 160))

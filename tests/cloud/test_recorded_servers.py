@@ -75,6 +75,7 @@ def answers(server, title, came):
     return list(zip(SCENES[server][title].asks, came.questions, came.answers, strict=True))
 
 
+@pytest.mark.slow
 @each(("server", "title"), ASKED)
 def test_every_row_is_the_models_own(said_again, large, server, title):
     """Of drafts and of what is written, candidates by id included; the same rows as llama.cpp's."""

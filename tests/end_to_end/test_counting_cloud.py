@@ -135,6 +135,7 @@ def test_of_what_nobody_can_know_all_but_the_hidden_part_is_on_record(asked, mod
     assert charged / (12 if policy == "chat" else 4) < recorded  # a tenth of each request, rounded down
 
 
+@pytest.mark.slow
 @each("status", STATUSES)
 def test_what_is_turned_away_is_free_and_what_may_have_been_computed_is_not(asked, status):
     computed = status in CHARGEABLE

@@ -18,6 +18,7 @@ def invoke(bundled):
     return lambda *args: CliRunner().invoke(app, ["ask", *args])
 
 
+@pytest.mark.slow
 def test_each_plan_of_an_answer_is_explained_after_its_text_or_in_its_json(invoke):
     """Behind the text and on standard error: a pipe holds the text alone."""
     flags = (QUESTION, "--policy", "auto", "--price", "1/0.1/4", "--worth", "50", "--explain")

@@ -113,6 +113,7 @@ def test_and_behind_vllm(stub, start_kept, policy):
     assert hands_over_alike(start_kept("vllm").url, stub, policy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["kl", "greedy-exact", "doubt", "auto"])
 def test_an_answer_is_replayed_from_its_trace(stub, tmp_path, policy):
     path = tmp_path / "trace.jsonl"
@@ -133,6 +134,7 @@ def test_an_answer_is_replayed_from_its_trace(stub, tmp_path, policy):
     assert again.text == answer.text
 
 
+@pytest.mark.slow
 def test_what_is_decoded_ahead_changes_nothing(stub):
     texts = []
     for overlap in (True, False):
@@ -172,6 +174,7 @@ def test_drawn_texts_are_repeated_by_their_seed(stub, temperature):
     assert texts[0] == texts[1]
 
 
+@pytest.mark.slow
 def test_several_answers_at_once_are_those_of_one_after_another(stub):
     async def answered():
         async with opened(stub.url, parallel=2) as client:
@@ -182,6 +185,7 @@ def test_several_answers_at_once_are_those_of_one_after_another(stub):
     assert together == apart
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["kl", "doubt"])
 def test_a_question_that_is_asked_again_is_answered_again_alike(stub, policy):
     with opened(stub.url, policy=policy) as client:

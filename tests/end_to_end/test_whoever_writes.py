@@ -137,6 +137,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.slow
 @each("setting", SETTINGS)
 def test_a_setting_means_the_same_whoever_writes(desk, setting):
     SETTINGS[setting](desk)

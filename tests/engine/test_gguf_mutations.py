@@ -266,6 +266,7 @@ def refusal(path: Path, raw: bytes) -> str:
     return said.removeprefix(f"{path} is ")
 
 
+@pytest.mark.slow
 def test_no_damage_is_more_than_a_sentence_to_the_reader_of_headers(bases, tmp_path):
     path, files, refused = tmp_path / "mutant.gguf", list(bases.values()), 0
     passed = 0

@@ -74,6 +74,7 @@ def one_sentence(done: subprocess.CompletedProcess) -> str:
     return sentence
 
 
+@pytest.mark.slow
 def test_both_ways_of_asking_write_the_same_text_and_gathered_questions_get_their_own_answers(run):
     lines = finished(run("ask.py"))
     asked = [(line.split()[0], lines[i + 1].strip()) for i, line in enumerate(lines) if line[:1].strip()]

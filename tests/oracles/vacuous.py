@@ -54,8 +54,12 @@ def _asserts(node: ast.AST, loops: tuple[ast.For, ...]) -> Iterator[tuple[ast.Fo
 
 def _is_assertion(node: ast.AST) -> bool:
     """Whether it calls what asserts, by its name."""
-    name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-    return name == "pytest.raises" or name.rpartition(".")[2].startswith("assert_")
+    match node:
+        case ast.Call(ast.Attribute(ast.Name("pytest"), "raises")):
+            return True
+        case ast.Call(ast.Name(name) | ast.Attribute(_, name)):
+            return name.startswith("assert_")
+    return False
 
 
 def _given(scope: ast.AST) -> Given:

@@ -178,6 +178,7 @@ JUDGES = st.sampled_from(
 COMPOSITIONS = st.fixed_dictionaries({}, optional={"gate": GATES, "judge": JUDGES, **VALUES})
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.sampled_from(sorted(PRESETS)), COMPOSITIONS, st.booleans(), st.data())
 def test_another_value_of_what_has_no_effect_decodes_alike(toys, name, chosen, sampled, data):

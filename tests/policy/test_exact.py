@@ -223,6 +223,7 @@ def test_the_cloud_hands_back_at_the_first_row_that_determines_the_law(toys, nam
     assert min(goes_on, comes_back) > 10
 
 
+@pytest.mark.slow
 @each("name", EXACT)
 @each("short", [1, 2])
 def test_the_law_survives_an_endpoint_that_answers_fewer_rows(toys, pair, name, short):

@@ -148,6 +148,7 @@ def test_a_greedy_text_costs_at_most_the_threshold_times_its_local_tokens(both, 
     assert (kept > 0) == (threshold > 0)
 
 
+@pytest.mark.slow
 @each(("threshold", "sampling"), [(0.2, AT_ONE), (0.6, Sampling(0.7, top_k=2))], ids=str)
 def test_sampled_the_accepted_tokens_of_every_text_cost_at_most_the_threshold_each(toys, threshold, sampling):
     """Every coin enumerated on three tokens, over spans, a bonus, the scope and a handoff."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 from cases import each, each_of
 
 from hybrid.errors import UsageError
@@ -170,6 +171,7 @@ def own_text(toys, policy, small, large, expected):
     return tuple(token.id for token in shown) == toys.greedy_text(expected, LENGTH)
 
 
+@pytest.mark.slow
 @each("sampling", [GREEDY, AT_ONE], ids=["greedy", "sampled"])
 def test_who_is_said_to_have_a_models_own_text_has_it(toys, sampling):
     small = toys.Toy("q0")
@@ -213,6 +215,7 @@ def test_compositions_that_lost_the_clouds_law_do_not_say_that_they_have_it(toys
         assert distance(toys, policy, small, large, large, AT_ONE) > 0.001, name
 
 
+@pytest.mark.slow
 def test_what_is_said_of_unchecked_tokens_is_true_of_each(toys):
     """None where every local token is checked; else the gate, asked again at the token's own row, lets it through."""
     small = toys.Toy("q0", 5)

@@ -60,6 +60,7 @@ def plays(toys, pairs, name, sampling):
         yield from () if coin is None else coin.tosses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_every_preset_plays_as_it_was_recorded(toys, pairs, sampling):
     found = {

@@ -58,6 +58,7 @@ LOCALS = (
 )
 
 
+@pytest.mark.slow
 @each(("name", "choices"), CLOUDS, ids=str)
 def test_at_one_end_a_rule_gives_the_clouds_greedy_text(toys, both, written, name, choices):
     for small, large in each_of(both):
@@ -187,6 +188,7 @@ def test_sampled_a_rule_at_its_strictest_does_not_have_the_clouds_law(toys, thre
     assert toys.distance(found, toys.own_law(three[1], 2)) > 0.01
 
 
+@pytest.mark.slow
 @each("k", [1, 3])
 @each("roll_back", [0.0, 1.5, math.inf])
 def test_sampled_bild_has_the_law_of_a_separate_naive_program(toys, three, roll_back, k):

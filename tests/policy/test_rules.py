@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import pytest
 from cases import each, each_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -78,6 +79,7 @@ RULES = {
 }
 
 
+@pytest.mark.slow
 @each("called", RULES)
 def test_a_rule_equals_a_separate_naive_program(both, written, called):
     """Whatever the span, and from as few shown tokens as it needs. Its text is neither model's own."""
@@ -102,6 +104,7 @@ KEEP_FOR_CERTAIN = ("fsd, strict", "relaxed", "additive", "top-m", "typical")
 REJECT_FOR_CERTAIN = ("fsd", "kl", "reverse-kl", "js", "tv", "cascade")
 
 
+@pytest.mark.slow
 @each("k", [1, 2, 3])
 @each("called", [*KEEP_FOR_CERTAIN, *REJECT_FOR_CERTAIN])
 def test_from_a_few_shown_tokens_one_of_the_two_answers_is_certain(both, written, called, k):
@@ -170,6 +173,7 @@ def test_a_gate_that_asks_before_the_first_token_lets_nothing_through_that_the_r
 # ---- bild and random -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @each("roll_back", [0.0, 1.5, 2.5, math.inf])
 @each("fall_back", [0.0, 0.4, 0.6, 1.0])
 def test_bild_equals_a_separate_naive_program(both, written, fall_back, roll_back):

@@ -32,6 +32,7 @@ def finished(events):
     return next(event.answer for event in events if isinstance(event, Finished))
 
 
+@pytest.mark.slow
 @each("stream", ["whole", "blocks", "early"])
 @each("worth", [0.001, 2.2, 1000.0])
 @each("kind", KINDS)

@@ -69,6 +69,7 @@ def total(ledger):
     return row.spent_nanousd, row.reserved_nanousd
 
 
+@pytest.mark.slow
 @each("policy", ASKING)
 def test_a_durable_ledger_holds_the_bill_of_every_answer(house, run, file_ledger, policy):
     """Threads change no text, no request and no bill."""
@@ -169,6 +170,7 @@ def charged(h):
     return sum(h.price.cost(usage) for usage in h.cloud.charged.values())
 
 
+@pytest.mark.slow
 @with_each("policy, lie", LIES, always="nothing")
 def test_a_server_that_tells_too_little_is_recorded_for_what_it_did(house, run, file_ledger, policy, lie):
     """What was sent and what came is known to whoever sent it and read it."""

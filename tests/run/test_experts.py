@@ -64,6 +64,7 @@ def told(answer):
     return [(t.id, t.text, t.source, t.how, t.why, t.kl) for t in answer.tokens], usage, answer.experts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mix", ["mix", "select"])
 @each("overlap", [True, False])
 @each("choices", [{"span": 4, "threshold": 0.3}, {"policy": "exact", "temperature": 1.0}, {"policy": "doubt"}])

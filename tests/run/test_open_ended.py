@@ -57,6 +57,7 @@ def writes(house):
     return [question for question in house.cloud.questions if isinstance(question, WriteQuestion)]
 
 
+@pytest.mark.slow
 @each("name", WRITING)
 def test_blocks_change_no_token_of_what_one_limit_would_give(open_house, run, name):
     choices = {**WRITING[name], **(SMALL if name == "kl" else {})}
@@ -152,6 +153,7 @@ def test_a_chat_services_own_template_is_left_room_in_its_context(open_house, ru
     assert writes(h)[0].limit == limit
 
 
+@pytest.mark.slow
 @each("name", WRITING)
 def test_a_recording_has_the_number_and_is_replayed_with_its_requests(open_house, run, tmp_path, name):
     path = tmp_path / "trace.jsonl"

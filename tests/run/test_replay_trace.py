@@ -101,6 +101,7 @@ def replayed(run, path, **choices):
         return missing
 
 
+@pytest.mark.slow
 @each("name", PRESETS)
 def test_another_policy_is_decoded_as_it_would_have_been(house, run, tmp_path, name):
     """Recorded along the large model's text. Who leaves that text is stopped where the live answer read on."""

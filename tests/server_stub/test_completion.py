@@ -44,6 +44,7 @@ def law(temperature: float, top_k: int, top_p: float) -> np.ndarray:
     return probs
 
 
+@pytest.mark.slow
 @each(
     ("temperature", "top_k", "top_p"),
     [(1.0, 0, 1.0), (2.0, 0, 1.0), (0.5, 0, 1.0), (1.0, 3, 1.0), (1.0, -1, 0.8), (1.0, 3, 0.8), (2.0, 0, 0.75)],

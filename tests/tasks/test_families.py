@@ -103,6 +103,7 @@ def test_questions_and_answers_are_ascii(family):
         assert (problem.question + problem.worked + problem.final).isascii()
 
 
+@pytest.mark.slow
 @families
 def test_a_family_has_at_least_5000_different_problems(family):
     """Twins counted once. The facts have at least 120, each in ten phrasings. At most 9000 draws a level."""
@@ -148,6 +149,7 @@ def test_canonical_texts_of_two_families_are_never_equal():
         assert all(problem.canonical.startswith(f"{family.name}: ") for problem in drawn(family, 100))
 
 
+@pytest.mark.slow
 @families
 @draws(150, 1000)
 def test_no_question_of_one_split_occurs_in_another_whatever_the_seed(family, count):
@@ -212,6 +214,7 @@ TWINS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @families
 def test_near_twins_fall_into_one_split(family):
     """Another phrasing, name, order or unknown of a problem that was trained on would measure memory."""

@@ -87,6 +87,7 @@ def test_no_gap_a_negative_gap_one_problem_and_no_problem_give_no_rpi():
         assert rpi(small, small, large) is None
 
 
+@pytest.mark.slow
 @each(
     "triples",
     [

@@ -9,6 +9,7 @@ import re
 from datetime import datetime, timedelta
 from fractions import Fraction
 
+import pytest
 from cases import each, each_of
 
 from hybrid.tasks import BY_NAME, FAMILIES, column
@@ -253,6 +254,7 @@ CHECKS = {
 }
 
 
+@pytest.mark.slow
 @families
 def test_the_final_answer_is_the_one_that_the_question_has(family):
     """A wrong answer key would train the models wrong and then grade them right. Facts have a file of their own."""

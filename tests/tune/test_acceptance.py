@@ -31,6 +31,7 @@ def test_it_is_the_share_of_tokens_and_not_the_mean_of_questions():
     assert (found.low, found.high) == pytest.approx((0.0, 1.0), abs=0.3)
 
 
+@pytest.mark.slow
 def test_its_interval_holds_the_share_on_other_questions_in_95_of_100_cases():
     rng = np.random.default_rng(3)
     held = 0

@@ -63,6 +63,7 @@ def test_a_pair_whose_drafts_are_often_kept_is_judged_by_its_verdict_and_propose
     assert "What the task requires is not known here" in told
 
 
+@pytest.mark.slow
 def test_a_pair_whose_drafts_are_always_turned_down_is_judged_by_what_its_tokens_cost():
     pair = calibrated(questions(24, hard=1.0, length=6, hard_apart=2.5))
     assert (pair.calibration.judge, pair.calibration.loss) == (EXCESS_JUDGE, "nats")
@@ -141,6 +142,7 @@ def test_a_rule_that_takes_more_than_the_cloud_alone_stands_beyond_it_in_the_cha
     assert one < half_more < four
 
 
+@pytest.mark.slow
 def test_terminal_page_and_json_hold_every_figure_and_nothing_becomes_markup(easy):
     pairs = [calibrated(easy, "<b>one</b>"), calibrated(easy, "two", AskPrices.of(None))]
     data = json.loads(json.dumps(tables.to_json(pairs), allow_nan=False))
