@@ -2,8 +2,8 @@
 
 The law: a change of one entry keeps all others, however many processes change entries at once
 (``tests/cloud/test_probe_result.py``). Of a file that cannot be read, or not whole, what can be is used, ``damage``
-says so, and the next change puts the old file aside (``tests/test_kept_files.py``). One that cannot be written is no
-failure.
+says so, and the next change puts the old file aside; an entry has a checksum, and one digit that turned into another is
+seen (``tests/test_kept_files.py``). Files of before have none, and are read. One that cannot be written is no failure.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from hybrid.line_file import read_regular
 # A change takes milliseconds; a process that locks the file for longer is stuck.
 PATIENCE_S = 5.0
 POLL_S = 0.002
+_SUMS = "sums"  # each entry's, under its key
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,10 @@ class JsonStore:
             or not isinstance(kept.get(self.name), dict)
         ):
             return {}, True
-        entries = {key: entry for key, entry in kept[self.name].items() if self.is_entry(entry)}
-        return entries, len(entries) < len(kept[self.name])
+        whole, sums = kept[self.name], kept.get(_SUMS)
+        matching = whole if sums is None else {key: each for key, each in whole.items() if _has_sum(sums, key, each)}
+        entries = {key: entry for key, entry in matching.items() if self.is_entry(entry)}
+        return entries, len(entries) < len(whole)
 
     def change(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
         """Write the whole file beside itself and move it into place: a reader sees the old one or the new one.
@@ -77,12 +81,22 @@ class JsonStore:
 
         def changed() -> bytes:
             entries, damaged = self._read()
-            raw = json.dumps({"version": self.version, self.name: change(entries)}, indent=1).encode()
+            entries = json.loads(json.dumps(change(entries)))  # as they will be read
+            sums = {key: _checksum(key, entry) for key, entry in entries.items()}
+            raw = json.dumps({"version": self.version, self.name: entries, _SUMS: sums}, indent=1).encode()
             if damaged and not self.path.is_dir():
                 put_aside(self.path)
             return raw
 
         return rewrite(self.path, changed)
+
+
+def _has_sum(sums: Any, key: str, entry: Any) -> bool:
+    return isinstance(sums, dict) and sums.get(key) == _checksum(key, entry)
+
+
+def _checksum(key: str, entry: Any) -> int:
+    return zlib.crc32(json.dumps([key, entry], sort_keys=True).encode())
 
 
 def rewrite(path: Path, content: Callable[[], bytes]) -> bool:

@@ -141,7 +141,7 @@ def test_a_damaged_store_is_used_as_far_as_it_can_be_read_told_and_put_aside(tmp
         for each_aside in tmp_path.glob("*.aside"):
             each_aside.unlink()
         counts[damage is None] += 1
-    assert min(counts.values()) > NUM / 20, counts
+    assert counts.keys() == {False, True}
 
 
 BAD_ENTRIES = {
@@ -157,13 +157,36 @@ def test_an_entry_that_is_none_is_told_and_the_others_stay(tmp_path, name):
         path = tmp_path / f"{name}.json"
         path.unlink(missing_ok=True)
         write(path)
-        kept = json.loads(path.read_text())
-        before = dict(kept[name])
-        path.write_text(json.dumps({**kept, name: {"other": entry, **before}}))
+        before = json.loads(path.read_text())[name]
+        without_sums = {"version": 1, name: {"other": entry, **before}}
+        path.write_text(json.dumps(without_sums))
         assert use(path) is not None, entry
         after = json.loads(path.read_text())[name]
         assert after.keys() == before.keys(), entry
     assert entry is not None
+
+
+def test_a_digit_that_turned_into_another_is_damage_and_the_other_entries_stay(tmp_path):
+    store = JsonStore(tmp_path / "kept.json", "numbers", 1)
+    entries = {"first": [17, 2.5, "0a1"], "second": {"7": 1}}
+    assert store.change(lambda _: entries)
+    whole = store.path.read_text()
+    assert (store.read_entries(), store.damage) == (entries, None)
+    for at in each_of([n for n in range(whole.index("numbers"), len(whole)) if whole[n].isdecimal()], least=20):
+        store.path.write_text(f"{whole[:at]}{(int(whole[at]) + 1) % 10}{whole[at + 1 :]}")
+        left = store.read_entries()
+        assert left in ({"first": entries["first"]}, {"second": entries["second"]}), at
+        assert store.damage is not None
+
+
+def test_a_store_from_before_there_were_checksums_is_read_whole_and_has_them_from_the_next_change_on(tmp_path):
+    store = JsonStore(tmp_path / "kept.json", "numbers", 1)
+    store.path.write_text('{"version": 1, "numbers": {"first": 17}}')
+    assert (store.read_entries(), store.damage) == ({"first": 17}, None)
+    assert store.change(lambda entries: {**entries, "second": 2})
+    store.path.write_text(store.path.read_text().replace("17", "18"))
+    assert store.read_entries() == {"second": 2}
+    assert [*tmp_path.glob("*.aside")] == [], "nothing was damaged when it was changed"
 
 
 @pytest.mark.parametrize("what", ["experts", "pairs", "endpoints"])
@@ -192,15 +215,11 @@ def model(tmp_path_factory):
 
 def test_a_damaged_cache_of_identities_tells_digests_alone(tmp_path, model):
     path = tmp_path / "identities.json"
-    right, whole, others = identify(model, path), path.read_bytes(), 0
+    right, whole = identify(model, path), path.read_bytes()
     for number in each_of(range(NUM)):
         what, raw = mutant(whole, SEED, number)
         path.write_bytes(raw)
-        found = identify(model, path)
-        assert len(found) == 32, what
-        assert set(found) <= set("0123456789abcdef"), what
-        others += found != right
-    assert others <= NUM / 50, "a digit of a digest became another digit"
+        assert identify(model, path) == right, what
 
 
 def test_a_damaged_cache_of_headers_tells_what_a_header_can(tmp_path, model):
