@@ -64,7 +64,9 @@ _WORDS = (
     }
 )
 
-
+# A path of Windows in double quotes, where TOML takes a backslash for the beginning of an escape; what that stands for.
+_NO_ESCAPE, _CONTROL = re.compile(rb'"[^"\n]*\\[^btnfr"\\\s]'), re.compile(r"[\x00-\x1f\x7f]")
+_BACKSLASHES = "a path with backslashes stands between single quotes"
 # Two ways to say what a kept draft may lose.
 _DIALS = {"worth", "risk"}
 # Who writes a draft.
@@ -324,13 +326,26 @@ def _read(path: Path, name: str, most_bytes: int | None = None) -> _SettingsSour
         raise UsageError(msg)
     try:
         text = raw.decode()
-        return _SettingsSource(_flat(tomllib.loads(text)), name, text)
+        found = _SettingsSource(_flat(tomllib.loads(text)), name, text)
     except ValueError as error:  # not UTF-8, or not TOML
-        msg = f"{name}: {to_one_line(error)}"
+        hint = f"; {_BACKSLASHES}" if _NO_ESCAPE.search(raw) else ""
+        msg = f"{name}: {to_one_line(error)}{hint}"
         raise UsageError(msg) from None
     except RecursionError:
         msg = f"{name} is nested too deeply"
         raise UsageError(msg) from None
+    _mind_escapes(found)
+    return found
+
+
+def _mind_escapes(source: _SettingsSource) -> None:
+    r"""Raise UsageError for a file's name of which a backslash made another one: "C:\temp" holds a tab."""
+    for name, value in source.values.items():
+        is_file = name in Settings.model_fields and "Path" in str(Settings.model_fields[name].annotation)
+        for text in value if isinstance(value, list) else [value]:
+            if is_file and isinstance(text, str) and _CONTROL.search(text):
+                msg = f"{name}: it is {text!r} in {source.place(name)}; {_BACKSLASHES}"
+                raise UsageError(msg)
 
 
 def _flat(said: dict[str, object]) -> dict[str, object]:

@@ -98,8 +98,9 @@ def shell_line(words: Sequence[str]) -> str:
     """Return words as a line to be pasted; both of Windows' shells take double quotes, and cmd no others."""
     if not WINDOWS:
         return shlex.join(words)
-    quoted = (f'"{word.replace(chr(34), chr(92) + chr(34))}"' for word in words)
-    return " ".join(word if _PLAIN.fullmatch(word) else each for word, each in zip(words, quoted, strict=True))
+    # Before a quote, the closing one included, a backslash stands for itself only if it is doubled.
+    doubled = (re.sub(r'(\\+)(?="|\Z)', r"\1\1", word).replace('"', '\\"') for word in words)
+    return " ".join(word if _PLAIN.fullmatch(word) else f'"{each}"' for word, each in zip(words, doubled, strict=True))
 
 
 def _saved(source: Path, out: Path) -> Iterator[str]:

@@ -51,7 +51,7 @@ class Repositories(Layout):
         organisation, repository, *file = name.parts
         named = self._models(organisation, repository)
         if file:
-            chosen = [path for path in named if file[0] in shard_names(Path(path).name)]
+            chosen = [path for path in named if file[0] in shard_names(_name(path))]
         else:
             chosen = _of_quantisation(list(named), name.tag)
         return [named[path] for path in chosen]
@@ -66,7 +66,7 @@ class Repositories(Layout):
         files = {path: at for path, at in self.files(organisation, repository).items() if not _BESIDE.search(at.name)}
         first: dict[tuple[str, str], str] = {}
         for path in sorted(files):
-            first.setdefault((str(Path(path).parent), shard_names(Path(path).name)[0]), path)
+            first.setdefault((path.removesuffix(_name(path)), shard_names(_name(path))[0]), path)
         tags = _tags(list(first.values()))
         return {
             path: self.model(str(files[path]) if tag is None else f"{organisation}/{repository}{tag}", files[path])
@@ -161,7 +161,7 @@ def _of_quantisation(paths: list[str], quant: str | None) -> list[str]:
         return paths
     whole = [path for path in paths if quant.casefold() in {_stem(path).casefold(), _label(path).casefold()}]
     part = re.compile(rf"(?<![A-Za-z0-9_]){re.escape(quant)}(?=[-./]|$)", re.IGNORECASE)
-    return whole or [path for path in paths if part.search(str(Path(path).parent / _stem(path)))]
+    return whole or [path for path in paths if part.search(path.removesuffix(_name(path)) + _stem(path))]
 
 
 def _tags(paths: list[str]) -> dict[str, str | None]:
@@ -177,8 +177,12 @@ def _tags(paths: list[str]) -> dict[str, str | None]:
     return told
 
 
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
 def _stem(path: str) -> str:
-    return shard_stem(Path(path).name)
+    return shard_stem(_name(path))
 
 
 def _label(path: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 
 import psutil
 
@@ -44,8 +45,16 @@ def _give_up(reason: bytes) -> None:
     An assertion of llama.cpp cannot be raised as an exception: it fails on any thread, and llama.cpp aborts once this
     function returns. ``engine.model_check`` refuses the models whose assertions were ever seen to fail.
     """
-    said = to_one_line(reason.decode("utf-8", "replace").rpartition("/")[2])
-    end_process(f"llama.cpp cannot go on with this model: {said}")
+    end_process(f"llama.cpp cannot go on with this model: {_without_folder(reason.decode('utf-8', 'replace'))}")
+
+
+def _without_folder(reason: str) -> str:
+    r"""Return last words in a line, without the folder of the source file that begins them.
+
+    >>> _without_folder(r"D:\a b\ggml\ggml.c:12: GGML_ASSERT(ne / 2 == n) failed")
+    'ggml.c:12: GGML_ASSERT(ne / 2 == n) failed'
+    """
+    return to_one_line(re.sub(r"\A.*?[\\/](?=[^\\/:]+:[0-9]+: )", "", reason))
 
 
 _LOG = _Log()
