@@ -26,10 +26,10 @@ from filelock import FileLock
 from platformdirs import user_cache_path
 
 FINISHED = "recipe.json"  # written last, inside the environment: what it was made from
-
-
-# What pip says where it finds no release at all, or cannot load one: no network, an index without it, a full disk.
-NOT_THERE = re.compile(r"from versions: none|(Connection|Timeout|Protocol|Proxy)Error|IncompleteRead|No space left")
+# What pip says where it finds no release at all: no network, or an index without it.
+NOT_THERE = re.compile(r"from versions: none")
+# What it said before if an index answered: a connection that is lost later is a failure, and so is a full disk.
+LOADED = re.compile(r"^\s*(Downloading|Using cached) ", re.MULTILINE)
 ABSENT = 3
 
 
@@ -38,7 +38,7 @@ class Unavailable(Exception):
 
 
 class Absent(Unavailable):
-    """What it is made of cannot be had from here."""
+    """Nothing of what it is made of can be had from here."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def make(name: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         with folder.with_suffix(".log").open("w") as log:
             for step in _steps(recipe, folder):
-                _run(name, step, log)
+                run_step(name, step, log)
         (folder / FINISHED).write_text(_said(recipe))
         print(f"{name}: made in {time.monotonic() - began:.0f} s", flush=True)
 
@@ -151,16 +151,18 @@ def _steps(recipe: Recipe, folder: Path):
     yield [python, "-c", f"import {recipe.imported}"]
 
 
-def _run(name: str, step: list[str], log) -> None:
+def run_step(name: str, step: list[str], log) -> None:
+    """Run one command into the log. Raises Absent where no index could be reached, else Unavailable."""
     print("+", *step, file=log, flush=True)
     done = subprocess.run(
         step, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=os.environ | VARIABLES, check=False
     )
     if done.returncode:
-        said = Path(log.name).read_text(errors="replace").splitlines()
-        reason = next((line for line in reversed(said) if "error" in line.lower()), said[-1])
+        said = Path(log.name).read_text(errors="replace")
+        lines = said.splitlines()
+        reason = next((line for line in reversed(lines) if "error" in line.lower()), lines[-1])
         msg = f"{name} cannot be installed here: {reason.strip()} (all that was said: {log.name})"
-        raise (Absent if NOT_THERE.search("\n".join(said)) else Unavailable)(msg)
+        raise (Absent if NOT_THERE.search(said) and not LOADED.search(said) else Unavailable)(msg)
 
 
 def _packages_of(folder: Path) -> Path:

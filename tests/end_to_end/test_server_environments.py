@@ -100,6 +100,35 @@ def test_what_pip_could_have_had_and_did_not_make_is_told_from_what_is_not_there
     assert server_environments.main() == code
 
 
+NONE = "ERROR: Could not find a version that satisfies the requirement some (from versions: none)"
+LOADING = "Collecting other\n  Downloading other-1-py3-none-any.whl (10.0 kB)\n"
+BROKEN = "pip._vendor.urllib3.exceptions.ProtocolError: ('Connection broken: IncompleteRead(9 bytes read, 1 more)')"
+RETRIED = (
+    "WARNING: Retrying after connection broken by 'NewConnectionError('<...>: No route to host')': /simple/some/\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        (RETRIED + NONE, Absent),
+        ("Looking in links: wheels\nProcessing wheels/other-1-py3-none-any.whl\n" + NONE, Absent),
+        (LOADING + RETRIED + NONE, Unavailable),
+        (LOADING + BROKEN, Unavailable),
+        (LOADING + "ERROR: Could not install: [Errno 28] No space left on device", Unavailable),
+        ("Processing wheels/some-1-py3-none-any.whl\nERROR: [Errno 28] No space left on device", Unavailable),
+    ],
+)
+def test_only_where_no_index_ever_answered_is_a_package_absent(tmp_path, said, kind):
+    """A full disk and a connection that is lost in the middle are no reason to pass; the words are pip's own."""
+    with (
+        (tmp_path / "some.log").open("w") as log,
+        pytest.raises(Unavailable, match="some cannot be installed here: ") as found,
+    ):
+        server_environments.run_step("some", [sys.executable, "-c", f"print({said!r}); exit(1)"], log)
+    assert type(found.value) is kind
+
+
 def test_a_server_ends_with_whoever_started_it_and_so_does_all_that_came_of_it():
     """Killed without a word, as a test session may be: the server has a child, and neither heeds a polite request."""
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); "
