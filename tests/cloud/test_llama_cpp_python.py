@@ -94,20 +94,32 @@ def test_the_opening_token_is_the_servers_to_add(speak):
 
 def test_a_write_sends_every_parameter_and_is_not_streamed(speak):
     """A streamed piece of a character is dropped, and its row with it."""
-    sampling = Sampling(temperature=0.7, top_k=9, top_p=0.9, seed=11, min_p=0.02)
+    sampling = Sampling(temperature=2.0, top_k=9, seed=11, min_p=0.25)
     asked, _ = opened(speak().write(WriteQuestion((67, 68), 4, 2, sampling, frozenset({9, 3}))))
     assert asked.stream is None
     assert asked.body == PLAIN | {
         "prompt": "ab",
         "max_tokens": 4,
         "logprobs": 2,
-        "temperature": 0.7,
+        "temperature": 2.0,
         "top_k": 9,
-        "top_p": 0.9,
-        "min_p": 0.02,
+        "min_p": 0.0625,
         "seed": 11,
         "logit_bias": {"3": -100.0, "9": -100.0},
     }
+
+
+@each(
+    "sampling",
+    [
+        Sampling(temperature=0.7, top_p=0.9),
+        Sampling(temperature=1.0, top_p=0.9, min_p=0.1),
+        Sampling(temperature=1.3, top_k=4, top_p=0.9, min_p=0.1),
+    ],
+)
+def test_a_law_that_it_cannot_draw_from_is_refused_with_what_to_leave_out(speak, sampling):
+    with pytest.raises(MissingCapability, match="cuts by --top-p before --temperature and --min-p: leave it out"):
+        opened(speak().write(WriteQuestion((67,), 4, 2, sampling)))
 
 
 def test_no_request_asks_for_no_token(speak):

@@ -8,6 +8,8 @@ The server must be started with ``--logits_all true``. Shapes: ``llama_cpp/serve
   generated, and a shifted list has no row for it.
 - *Keys are texts*: tokens of one text collapse; control tokens and parts of characters are all the empty text. If a row
   hides its most likely token, the server is asked whether the model ends here. If it does not, the row is missing.
+- *Its temperature comes last*, after top-k, top-p and min-p; here it comes first. Before it a min-p of its power cuts
+  alike. A top-p beside a temperature or a min-p would be another law, so nothing is written by one.
 - A streamed row loses characters that are split over tokens, so nothing is streamed. ``max_tokens`` 0 means no limit.
   Repetition is penalised and min-p cuts by default, so every parameter is sent.
 - It answers 400 without a word unless ``x-request-id`` is a UUID.
@@ -103,13 +105,17 @@ class LlamaCppPython(OpenAi):
         return Post(COMPLETIONS, self._body(text, 1, top_k, Sampling()) | more)
 
     def _body(self, text: str, max_tokens: int, top_k: int, sampling: Sampling) -> dict[str, Any]:
+        temperature = 1.0 if sampling.greedy else sampling.temperature
+        if sampling.top_p < 1.0 and not sampling.greedy and (temperature != 1.0 or sampling.min_p):
+            msg = "this endpoint cuts by --top-p before --temperature and --min-p: leave it out, or leave those out"
+            raise MissingCapability(msg)
         body = {"model": self.setup.model, "prompt": text, "max_tokens": max_tokens}
         body |= {"logprobs": top_k} if top_k else {}
         drawn = {
             "temperature": sampling.temperature,
             "top_k": sampling.top_k,
             "top_p": sampling.top_p,
-            "min_p": sampling.min_p,
+            "min_p": sampling.min_p**temperature,
             "seed": sampling.seed,
         }
         return body | drawn | {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
