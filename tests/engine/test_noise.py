@@ -8,7 +8,7 @@ import shutil
 
 import numpy as np
 import pytest
-from arithmetic import tolerance
+from arithmetic import rounds_by_shape, tolerance
 from cases import each
 
 from hybrid.engine import ScriptedEngine
@@ -65,7 +65,7 @@ def test_a_real_engine_has_some_hundredths_of_a_nat_and_is_left_as_it_was(opened
     with opened(kind) as engine:
         found = measure(engine, engine.tokenize("What is 47 + 86? Sort 42 17 99."))
         assert 0.0 <= min(found.nats, found.shift) <= max(found.nats, found.shift) <= tolerance().nats
-        assert found.shift > 1e-4 or kind != "bundled"
+        assert found.shift > 1e-4 or kind != "bundled" or not rounds_by_shape()
         assert engine.ids == ()
 
 

@@ -54,6 +54,11 @@ def tolerance() -> Tolerance:
     )
 
 
+def rounds_by_shape() -> bool:
+    """Whether rows depend here on what is decoded together; compiled for plain AVX llama.cpp sums in one order."""
+    return tolerance().nats > LEAST_NATS
+
+
 def both_ways(path: Path) -> Iterator[tuple[Dense, Dense]]:
     """Yield the rows of some random texts, each as it is read token by token and at once."""
     weights = Weights(path)
