@@ -17,12 +17,15 @@ from functools import cache
 from itertools import islice
 
 import httpx
+import numpy as np
 import pytest
 from alike import DETERMINISTIC, QUESTIONS, assert_alike, assert_shown, told, verdicts
 from cases import each, each_of
 from endpoints import connected
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
+from hybrid.cloud.dialects.vllm import write_body
+from hybrid.prob import warp
 from hybrid.tasks import FAMILIES, distinct
 from hybrid.types import Message, Sampling
 
@@ -152,6 +155,34 @@ def test_the_bill_is_what_the_server_counted(kept, name):
     same, seen = eventually(kept, since, dict(sums))
     assert same, (seen, sums)
     assert sums["cached"] % 32 == 0
+
+
+SAMPLINGS = [
+    Sampling(temperature=2.0, top_p=0.8, seed=7),
+    Sampling(temperature=0.5, min_p=0.05, seed=7),
+    Sampling(temperature=2.0, top_k=9, top_p=0.7, seed=7),
+    Sampling(temperature=2.0, top_k=20, top_p=0.9, min_p=0.1, seed=7),
+]
+
+
+@pytest.mark.parametrize("kept", ["vllm"], indirect=True)
+def test_what_it_draws_is_of_the_law_that_was_asked_for(kept, oracles):
+    """64 tokens a place: none is cut off by ``warp``, no likely one is missing, and the temperature came first."""
+    words, beyond = oracles[0].engine, 0
+    prompt = words.render([Message("user", QUESTIONS[0])])
+    for text in ("The le", "A", "The answer is t", "b"):
+        prefix = prompt + words.tokenize(text)
+        row = oracles[1].cursor.row(prefix)
+        for sampling in SAMPLINGS:
+            body = write_body(WriteQuestion(prefix, 1, 0, sampling), "large", None) | {"n": 64}
+            reply = httpx.post(f"{kept.url}/v1/completions", json=body, trust_env=False, timeout=60).json()
+            drawn = {choice["token_ids"][0] for choice in reply["choices"]}
+            wider = replace(sampling, top_p=min(1.0, sampling.top_p * 1.01), min_p=sampling.min_p * 0.99)
+            law, late = warp(row, sampling).probs, warp(row, replace(sampling, temperature=1.0)).probs
+            assert drawn.issuperset(np.flatnonzero(law >= 0.1).tolist()), (text, sampling)
+            assert (warp(row, wider).probs[list(drawn)] > 0.0).all(), (text, sampling)
+            beyond += sum(late[token] == 0.0 for token in drawn)
+    assert beyond > 20
 
 
 @ONLY_VLLM
