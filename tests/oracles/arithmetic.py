@@ -23,9 +23,10 @@ MODELS = Path(hybrid.__file__).parent / "models"
 MEASURED = ("small", "mid", "large", "alien")
 # The most of 960 rows is an extreme that other texts exceed: 0.057 nats were seen in a text beside 0.032 in these.
 MARGIN = 4.0
-# Below the first no machine was seen to stay; at the second a wrong token still shows.
-LEAST_NATS, MOST_NATS = 0.03, 0.25
-LEAST_GAP, MOST_GAP = 0.03, 0.1
+# The first holds where shapes make no difference at all (plain AVX): another server's settings made one of 0.033 nats
+# there. At the second a wrong token still shows.
+LEAST_NATS, MOST_NATS = 0.08, 0.25
+LEAST_GAP, MOST_GAP = 0.06, 0.1
 # A token less likely than this is told with fewer digits than matter; a gap above a nat is no near tie.
 LIKELY, SMALL_GAP = 1e-3, 1.0
 NUM_TEXTS, NUM_TOKENS = 4, 60
