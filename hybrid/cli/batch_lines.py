@@ -72,6 +72,7 @@ class OutputLine(msgspec.Struct, frozen=True):
     cloud_model: str | None = None
     usage: TokenCounts | None = None
     bill: BillRecord | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def outcome(self) -> Outcome:

@@ -11,6 +11,7 @@ from typing import Any
 
 from hybrid.cli.batch_lines import OutputLine
 from hybrid.cli.batch_repair import RepairNeeds
+from hybrid.run.spending import check_cost_note, note_of_all
 from hybrid.spend import Bill, as_usd
 
 
@@ -22,7 +23,8 @@ class Tally:
     ``open_nanousd``: what requests whose charge is not known (a run was killed, a connection broke) may have cost;
     under ``--cap``, where it counts as spent. ``discarded_nanousd``: the bills of this run's attempts under ``--again``
     that were not better, which no line holds. ``degraded_kinds``: the degraded lines by kind (``unknown``: those of
-    before kinds were told). ``repairable``: lines that a cap, a day's pacing or an outage decided; ``needs``: what must
+    before kinds were told). ``check_cost_note``: the first line's note that its checks cost more than the cloud alone.
+    ``repairable``: lines that a cap, a day's pacing or an outage decided; ``needs``: what must
     change before another try of them.
     """
 
@@ -41,6 +43,7 @@ class Tally:
     bill: Bill = Bill(0, 0, 0)  # noqa: RUF009  (frozen)
     open_nanousd: int = 0
     discarded_nanousd: int = 0
+    check_cost_note: str | None = None
     first_failure: str | None = None
     first_reason: str | None = None
 
@@ -58,6 +61,7 @@ class Tally:
             self.first_failure = self.first_failure or f"line {entry.line}: {entry.error}"
             return
         self.answered += 1
+        self.check_cost_note = self.check_cost_note or check_cost_note(entry.notes)
         if entry.degraded is not None:
             self.degraded += 1
             kind = entry.degraded_kind or "unknown"
@@ -79,7 +83,13 @@ class Tally:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``json.dumps``."""
-        return {name: value for name, value in asdict(self).items() if name != "needs"}
+        own = {name: value for name, value in asdict(self).items() if name not in {"needs", "check_cost_note"}}
+        return own | {"notes": self.notes()}
+
+    def notes(self) -> list[str]:
+        """Say what a user should know of all lines together."""
+        dear = note_of_all(self.bill, self.check_cost_note)
+        return [] if dear is None else [dear]
 
     def so_far(self) -> str:
         """Say how far it is."""
@@ -91,6 +101,7 @@ class Tally:
         if total := self.local_tokens + self.cloud_tokens:
             parts.append(f"{100 * self.cloud_tokens / total:.0f} % of the tokens by the cloud")
         said = [", ".join(parts)]
+        said += self.notes()
         if self.asked_again:
             said.append(f"{_counted(self.asked_again)} asked again, {self.better} of them better than before")
         if self.discarded_nanousd:

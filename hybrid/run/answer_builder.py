@@ -78,6 +78,8 @@ class AnswerBuilder:
         self.local_models: Sequence[str] = ()
         """The names of those who write locally: by level in a chain, by number of several that write as one."""
         self.cloud_model: Callable[[], str | None] = lambda: None
+        self.note_of: Callable[[Answer], str | None] = lambda _: None
+        """What the user should know of the whole answer; None: nothing."""
 
     def __len__(self) -> int:
         """Tokens shown."""
@@ -166,6 +168,9 @@ class AnswerBuilder:
             self._tokens[-1] = replace(last, text=last.text + rest, thought_text=last.thought_text + read.thoughts)
             self.publish(events.Flushed(rest, read.thoughts))
         answer = self._answer(reason, seed, policy, guarantee)
+        if why := self.note_of(answer):
+            self.note(why)
+            answer = replace(answer, notes=self._notes)
         self.publish(events.Finished(answer, by_itself=reason == "stop" and not self.stopped))
         return answer
 

@@ -1,8 +1,7 @@
 """What was seen of a pair of models: how many drafted tokens the cloud judged and kept, counted as answers end.
 
 Laws (``tests/run/test_pair_record.py``): counts and names are kept, never a text; what many processes add at once adds
-up; a file that cannot be read holds nothing and is told, and one that cannot be written is no failure; a warning comes
-once in a client, only where the endpoint charges, and blocks nothing.
+up; a file that cannot be read holds nothing and is told, and one that cannot be written is no failure.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hybrid.cloud import Capabilities
 from hybrid.engine.identity import identify, identify_by_ends
 from hybrid.errors import UsageError
 from hybrid.json_store import JsonStore
@@ -22,8 +20,7 @@ from hybrid.model_names import NAMED
 from hybrid.policy import Policy
 from hybrid.run.answer import Answer
 from hybrid.sources import identities_file, pairs_file
-from hybrid.spend import CheckRates, Price, as_percent, endpoint_id
-from hybrid.spend.break_even import LONGEST_SPAN
+from hybrid.spend import endpoint_id
 
 # So many judged tokens must have been seen before their share is held against a break-even.
 ENOUGH = 50
@@ -160,62 +157,23 @@ def _is_entry(entry: object) -> bool:
 
 
 class PairObserver:
-    """Counts the tokens that a client's answers show to be judged, and warns once where checking costs more.
-
-    Without a record nothing is counted or said.
-    """
+    """Counts the tokens that a client's answers show to be judged; without a record nothing is counted."""
 
     def __init__(self, record: PairRecord | None) -> None:
         """Take the file of counts, for a client that has one."""
         self._record = record
-        self._seen: dict[str, JudgedTokens] | None = None
         self._writes: set[asyncio.Future[bool]] = set()
-        self._warned = False
 
     def add(self, answer: Answer, policy: Policy, model: str) -> None:
-        """Count an answer, in memory at once, and on disk in a thread."""
+        """Count an answer, on disk and in a thread."""
         seen, judge = JudgedTokens.of(answer), str(policy.judge)
         if self._record is None or not seen.judged:
             return
-        if self._seen is not None:
-            self._seen[judge] = self._seen.get(judge, JudgedTokens()) + seen
         write = asyncio.get_running_loop().run_in_executor(None, partial(self._record.add, model, judge, seen))
         self._writes.add(write)
         write.add_done_callback(self._writes.discard)
-
-    async def warning(self, policy: Policy, price: Price | None, can: Capabilities, num_before: int) -> str | None:
-        """Return a sentence, once, where checks after so many tokens cost more than the cloud alone."""
-        if self._record is None or self._warned or "score" not in policy.needs or price is None or price.free:
-            return None
-        if self._seen is None:
-            seen = await asyncio.to_thread(self._record.read, can.model)
-            self._seen = seen if self._seen is None else self._seen  # another answer may have read it meanwhile
-        if self._warned:
-            return None
-        share = self._seen.get(str(policy.judge), JudgedTokens()).share
-        rates = CheckRates.of_price(price, keeps_cache=can.keeps_cache).by_method(
-            in_one_request=can.scoring_method == "one request"
-        )
-        least = rates.break_even(num_before, policy.span)
-        if least is not None and (share is None or share >= least):
-            return None
-        self._warned = True
-        longer = policy.span < LONGEST_SPAN and rates.pays(1.0 if share is None else share, num_before)
-        where = f"at {price}, after {num_before} tokens of prompt and with drafts of {policy.span}"
-        remedy = "--span cheap" if longer else "--policy cloud"
-        return f"{_why(least, share, where)}: {remedy} costs less, and hybrid price tells more"
 
     async def aclose(self) -> None:
         """Wait until everything is on disk."""
         if self._writes:
             await asyncio.wait(self._writes)
-
-
-def _why(least: float | None, share: float | None, where: str) -> str:
-    """Say in what way checking costs more, with both numbers where there are two."""
-    if least is None:
-        needed, seen = "no share of kept tokens pays", "were kept"
-    else:
-        needed, seen = f"{as_percent(least)} of the drafted tokens must be kept", "were"
-    told = "" if share is None else f" ({as_percent(share)} {seen})"
-    return f"checking costs more than the cloud alone here: {where}, {needed}{told}"

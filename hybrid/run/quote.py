@@ -136,8 +136,12 @@ class PriceQuote:
             return ["nothing is charged; hybrid probe measures what a check takes in time"]
         least, share, words = self.break_even, self.seen.share, _TIME if self.in_time else _MONEY
         kept = "too few to say" if share is None else f"{as_percent(share)} were kept"
+        beside = "; what the cloud writes after a rejected one is another request, not in this"
         lines = [
-            words["never"] if least is None else f"{words['where']} {as_percent(least)} of the drafted tokens are kept"
+            words["never"]
+            if least is None
+            else f"{words['where']} {as_percent(least)} of the drafted tokens are kept"
+            + beside * (self.policy.handoff_tokens > 0)
         ]
         best = self.best_break_even
         if best is not None and (least is None or as_percent(best) != as_percent(least)):

@@ -1,16 +1,27 @@
-"""A running total of what a client's answers cost, heard from their events.
+"""What a client's answers cost: a running total, heard from their events, and a word where checks made one dear.
 
 The law: of answers that are over it is the sum of their bills, and an answer that was left early or failed counts what
 its requests cost; a request that is under way, or whose charge never became known, counts as the most it can cost; the
-total is None, never too little, from the first request of unknown price on (``tests/run/test_spending.py``).
+total is None, never too little, from the first request of unknown price on (``tests/run/test_spending.py``). A word of
+dear checks goes by bills alone, and comes once in a client (same file).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from hybrid.policy import Policy
+from hybrid.run.answer import Answer
 from hybrid.run.events import Event, RequestSent, RequestSettled, Started
+from hybrid.spend import Bill, as_times, as_usd
 from hybrid.spend.price import NANOUSD_PER_USD
+
+# An answer that is dearer than the cloud alone by less than a tenth: its bill says so, and no note.
+DEAR = 1.1
+# Tokens that the cloud writes at a handoff where asking often does not pay: measured in bench/README.md.
+LONG_HOLD = 96
+_BEGIN, _ALONE = "its checks made this answer cost ", "what the cloud alone would have"
 
 
 @dataclass(frozen=True)
@@ -70,3 +81,50 @@ class Spending:
                 self._assumed += (final or 0) if usage is None or usage.is_assumed else 0
             case _:
                 pass
+
+
+class CheckCostNote:
+    """Says once in a client, of the first answer whose checks made it dearer than the cloud alone, by how much."""
+
+    def __init__(self) -> None:
+        """Nothing was said yet."""
+        self._said = False
+
+    def of(self, policy: Policy, answer: Answer) -> str | None:
+        """Return the sentence; None where there is none to say.
+
+        A policy that weighs a check's price has done so, and of what is charged at worst nobody knows the checks' part.
+        """
+        usage, bill = answer.usage, answer.bill
+        assumed = usage.cloud_assumed_prompt_tokens + usage.cloud_assumed_completion_tokens
+        if self._said or "score" not in policy.needs or not usage.checks or assumed or not is_dear(bill):
+            return None
+        self._said = True
+        longer = f"--hold {LONG_HOLD} asks less often" if 0 < policy.handoff_tokens < LONG_HOLD else ""
+        ways = ["--policy auto weighs that before it asks", longer, "--policy cloud checks nothing"]
+        amounts = f"{as_usd(bill.nanousd)} against {as_usd(bill.cloud_only_nanousd)}"
+        return f"{_BEGIN}{as_times(bill.times_cloud_only)} {_ALONE} ({amounts}): {', '.join(filter(None, ways))}"
+
+
+def check_cost_note(notes: Iterable[str]) -> str | None:
+    """Return the first of an answer's notes that is such a sentence; None: none is."""
+    return next((note for note in notes if note.startswith(_BEGIN)), None)
+
+
+def note_of_all(bill: Bill, note: str | None) -> str | None:
+    """Return such a sentence of several answers' bill together, by that of one of them; None: it is not dear.
+
+    >>> own = "its checks made this answer cost 2.1 times what the cloud alone would have (...): --policy auto [...]"
+    >>> note_of_all(Bill(30, 10), own)
+    'with their checks they cost 3.0 times what the cloud alone would have: --policy auto [...]'
+    >>> note_of_all(Bill(10, 10), own), note_of_all(Bill(30, 10), None)
+    (None, None)
+    """
+    if note is None or not is_dear(bill):
+        return None
+    return f"with their checks they cost {as_times(bill.times_cloud_only)} {_ALONE}: {note.partition(': ')[2]}"
+
+
+def is_dear(bill: Bill) -> bool:
+    """Whether a bill is that of the cloud alone and a tenth of it more, or above; not where one is unknown."""
+    return bill.times_cloud_only is not None and bill.times_cloud_only >= DEAR

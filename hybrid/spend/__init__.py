@@ -5,7 +5,7 @@ The ledger in a file is a package of its own, ``hybrid.spend.durable``: a policy
 
 from hybrid.spend.answer_budget import Account, AnswerBudget, Grant
 from hybrid.spend.ask_prices import AskPrices, TokenTimes
-from hybrid.spend.bill import Bill, bill
+from hybrid.spend.bill import Bill, as_times, bill
 from hybrid.spend.break_even import CheckRates, as_percent
 from hybrid.spend.ledger import (
     STORED_CAP_LEVELS,
@@ -51,6 +51,7 @@ __all__ = [
     "Tariff",
     "TokenTimes",
     "as_percent",
+    "as_times",
     "as_usd",
     "bill",
     "closed_endpoint",

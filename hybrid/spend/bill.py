@@ -27,6 +27,11 @@ class Bill:
         """USD, for display and plots; None where the price is not known. Exact sums are taken of ``nanousd``."""
         return None if self.nanousd is None else self.nanousd / NANOUSD_PER_USD
 
+    @property
+    def times_cloud_only(self) -> float | None:
+        """How many times the bill of the cloud alone it is; None where one is unknown, or the cloud's is nothing."""
+        return self.nanousd / self.cloud_only_nanousd if self.nanousd is not None and self.cloud_only_nanousd else None
+
     def __str__(self) -> str:
         """Say all of them in USD."""
         if self.nanousd is None:
@@ -47,3 +52,12 @@ def bill(price: Price | None, requests: list[CloudUsage], prompt_tokens: int, an
     alone = price.expected_usage(prompt_tokens, answer_tokens)
     cached = price.expected_usage(prompt_tokens, answer_tokens, prompt_tokens)
     return Bill(sum(map(price.cost, requests)), price.cost(alone), price.cost(cached), price.source)
+
+
+def as_times(ratio: float | None) -> str:
+    """Write a ratio as a user reads it; None is unknown.
+
+    >>> as_times(5.139), as_times(1.0), as_times(67.4)
+    ('5.1 times', '1.0 times', '67 times')
+    """
+    return "unknown times" if ratio is None else f"{ratio:.{1 if ratio < 10 else 0}f} times"

@@ -144,6 +144,18 @@ def test_a_finished_batch_is_summed_up_again_and_loads_no_model(scripted, batch,
     assert "5 lines answered (5 by an earlier run), " in batch(GOOD).stderr
 
 
+def test_lines_that_their_checks_made_dearer_than_the_cloud_alone_are_told_of_once_with_their_sum(batch, out):
+    """Ten lines cost 3.6 times the cloud alone, and no line but one said a word of it."""
+    done = batch(GOOD, "--price", "1/0.1/4")
+    ours, alone = (sum(line["bill"][name] for line in out()) for name in ("nanousd", "cloud_only_nanousd"))
+    said = f"with their checks they cost {ours / alone:.1f} times what the cloud alone would have: --policy auto weighs"
+    assert ours > 1.1 * alone
+    assert done.stderr.count(said) == 1
+    assert [sum("its checks made" in note for note in line["notes"]) for line in out()] == [1, 0, 0, 0, 0]
+    [note] = json.loads(batch(GOOD, "--json").stdout)["notes"]
+    assert note.startswith(said)
+
+
 def test_a_price_nobody_stated_makes_the_bill_unknown(batch):
     done = batch(GOOD)
     assert "cost unknown: no price was stated" in done.stderr

@@ -24,9 +24,9 @@ OF_THE_MOMENT = {"ms", "wait_ms", "away_ms", "timing", "request_id", "num_ready"
 
 
 @pytest.fixture(autouse=True)
-def no_counts(monkeypatch):
-    """That checking costs more is told once in a client, with the share that its answers have shown so far."""
-    monkeypatch.setattr("hybrid.assemble.opening.pair_record", lambda *_: None)
+def no_note_of_dear_checks(monkeypatch):
+    """It comes once in a client, with the answer that finds it first."""
+    monkeypatch.setattr("hybrid.run.spending.CheckCostNote.of", lambda *_: None)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What was seen of a pair: counts that add up, no text, and a warning that comes once and blocks nothing."""
+"""What was seen of a pair: counts that add up, and no text."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import pytest
 from cases import each
 
 from hybrid.engine.identity import identify_by_ends
-from hybrid.run import NoteAdded
 from hybrid.run.pair_record import (
-    ENOUGH,
     MOST_JUDGES,
     MOST_PAIRS,
     JudgedTokens,
@@ -42,10 +40,6 @@ async def gather(h, **choices):
     events = [event async for event in h.client.stream(PROMPT, **(CHOICES | choices))]
     await h.client._pair.aclose()
     return events
-
-
-def notes(events):
-    return [event.why for event in events if isinstance(event, NoteAdded) and "checking costs more" in event.why]
 
 
 # ---- counting ------------------------------------------------------------------------------------------------------
@@ -149,88 +143,6 @@ def test_a_pair_is_the_bytes_of_a_file_and_the_name_of_an_endpoint_and_the_bundl
     assert pair_record("http://there", tmp_path / "gone.gguf") is None
 
 
-# ---- warning -------------------------------------------------------------------------------------------------------
-
-DEAR = JudgedTokens(30, 60)  # half of what was judged was kept
-GOOD = JudgedTokens(599, 600)
-
-
-@each(
-    ("seen", "more", "warned"),
-    [
-        (DEAR, {}, True),
-        (GOOD, {}, False),
-        (JudgedTokens(20, ENOUGH - 1), {}, False),
-        (JudgedTokens(20, ENOUGH), {}, True),
-        (None, {}, False),
-        (DEAR, {"price": None}, False),
-        (DEAR, {"price": "free"}, False),
-        (DEAR, {"price": "1/0.1/4:new"}, False),
-        (GOOD, {"price": "4/4/4"}, True),
-        (None, {"price": "4/4/4"}, True),
-        (GOOD, {"can": {"scoring_method": "forced"}}, True),
-    ],
-    ids=str,
-)
-def test_it_warns_where_fewer_tokens_were_kept_than_pay_or_none_could_and_is_quiet_elsewhere(
-    house, run, record, seen, more, warned
-):
-    record.path.unlink(missing_ok=True)
-    if seen:
-        record.add("scripted", JUDGE, seen)
-    events = run(gather(observed(house(**more), record)))
-    assert bool(notes(events)) is warned
-    bare = run(gather(house(**more)))
-    assert events[-1].answer.tokens == bare[-1].answer.tokens
-    assert events[-1].answer.bill == bare[-1].answer.bill
-
-
-def test_the_warning_names_both_numbers_and_what_costs_less(house, run, record):
-    record.add("scripted", JUDGE, DEAR)
-    [note] = notes(run(gather(observed(house(), record))))
-    assert note == (
-        "checking costs more than the cloud alone here: at 1/0.1/4, after 3 tokens of prompt and with drafts of 3, "
-        "82.3 % of the drafted tokens must be kept (50 % were): --policy cloud costs less, and hybrid price tells more"
-    )
-
-
-def test_where_no_share_pays_the_warning_says_so(house, run, record):
-    [note] = notes(run(gather(observed(house(price="4/4/4"), record))))
-    assert (
-        "at 4/4/4, after 3 tokens of prompt and with drafts of 3, no share of kept tokens pays: --policy cloud" in note
-    )
-
-
-def test_where_longer_drafts_would_pay_the_warning_names_them(house, run, record):
-    """Of each 100 tokens 78 were kept: drafts of three are dear, longer ones are not."""
-    record.add("scripted", JUDGE, JudgedTokens(780, 1000))
-    [note] = notes(run(gather(observed(house(), record))))
-    assert "(78 % were): --span cheap costs less" in note
-
-
-def test_it_warns_once_in_a_client(house, run, record):
-    record.add("scripted", JUDGE, DEAR)
-    h = observed(house(), record)
-    assert [len(notes(run(gather(h)))) for _ in range(3)] == [1, 0, 0]
-
-
-def test_another_judge_s_tokens_are_not_held_against_this_one(house, run, record):
-    record.add("scripted", "greedy", DEAR)
-    assert notes(run(gather(observed(house(), record)))) == []
-    assert notes(run(gather(observed(house(), record), policy="greedy-exact")))
-
-
-@each("policy", ["cloud", "local", "doubt", "random"])
-def test_a_policy_that_does_not_score_is_not_warned_of(house, run, record, policy):
-    assert notes(run(gather(observed(house(price="4/4/4"), record), policy=policy))) == []
-
-
-def test_what_this_client_has_seen_counts_at_once(house, run, record):
-    """A long-lived client need not be opened anew to learn that it pays too much."""
-    h = observed(house(), record)
-    warned = []
-    while not warned:
-        warned = notes(run(gather(h)))
-        seen = record.read("scripted")[JUDGE]
-        assert seen.judged < 500
-    assert seen.judged > 50
+def test_a_share_of_fewer_than_fifty_tokens_is_none(record):
+    """``hybrid price`` and ``hybrid probe`` hold it against a break-even."""
+    assert (JudgedTokens(20, 49).share, JudgedTokens(20, 50).share) == (None, 0.4)

@@ -65,11 +65,12 @@ def test_it_says_more_or_less_only_where_that_is_known(change, break_even, verdi
 
 
 def test_it_is_read_in_a_few_lines():
+    beside = "what the cloud writes after a rejected one is another request, not in this"
     assert replace(QUOTE, seen=HALF).lines() == [
         "price: 1/0.1/4 (stated by --price)",
         "the cloud alone: 0.000294 USD for 38 tokens and an answer of 64 (0.0002598 USD with its prompt cached)",
         "a check after 70 tokens, of a draft of 32: 0.000106 USD",
-        "checking pays where 98.7 % of the drafted tokens are kept",
+        f"checking pays where 98.7 % of the drafted tokens are kept; {beside}",
         "with drafts of the best length (--span cheap) where 97.8 % are kept",
         "seen of this pair under kl:0.5: 60 drafted tokens, 50 % were kept",
         "checking costs more than the cloud here",

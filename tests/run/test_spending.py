@@ -1,15 +1,18 @@
-"""A client's running total: the sum of its answers' bills, and never less than may have been charged."""
+"""A client's running total: the sum of its answers' bills, never less than may have been charged; and dear checks."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from anyio.from_thread import start_blocking_portal
+from cases import each_of
 
 from hybrid.errors import UsageError
-from hybrid.run import Client, RequestSent, RequestSettled, TokenEmitted
-from hybrid.run.spending import Spending, Spent
+from hybrid.policy import PRESETS, PolicyOptions
+from hybrid.run import Client, Finished, NoteAdded, RequestSent, RequestSettled, TokenEmitted
+from hybrid.run.spending import CheckCostNote, Spending, Spent
 from hybrid.types import CloudUsage
 
 PROMPT = "a b c"
@@ -156,3 +159,62 @@ def test_the_blocking_client_has_the_same(house):
         assert (h.cloud.num_open, h.ledger.reserved_nanousd) == (0, 0)
         assert client.spent.answers == 5
         assert any(isinstance(event, TokenEmitted) for event in client.stream(PROMPT, max_tokens=2))
+
+
+# ---- dear checks -----------------------------------------------------------------------------------------------------
+
+
+def dear(notes):
+    return [note for note in notes if "its checks made this answer cost" in note]
+
+
+def test_the_first_answer_whose_checks_made_it_dearer_than_the_cloud_alone_says_so_by_its_bill(house, run):
+    """Bare ``kl`` cost five times the cloud alone, and nothing said so: of no pair it knew, at no first answer."""
+    found = set()
+    for policy in each_of(PRESETS):
+        for price in ("1/0.1/4", "1/0.1/4:new", "4/4/4", "free", None):
+            h = house(price=price)
+            answer = run(h.client.generate(PROMPT, policy=policy, max_tokens=12, temperature=0.0))
+            ours, alone = answer.bill.nanousd, answer.bill.cloud_only_nanousd
+            is_dear = bool(ours and alone and 10 * ours >= 11 * alone and answer.usage.checks)
+            notes = dear(answer.notes)
+            assert len(notes) == is_dear, (policy, price, answer.bill)
+            assert all(f" {ours / alone:.1f} times what the cloud alone" in note for note in notes), (policy, price)
+            assert all(str(answer.bill).partition(" USD")[0] in note for note in notes)
+            found.add((is_dear, answer.usage.checks > 0))
+    assert found == {(True, True), (False, True), (False, False)}
+
+
+def test_it_is_said_once_in_a_client_before_the_answer_is_finished(house, run):
+    h = house()
+
+    async def events():
+        return [event async for event in h.client.stream(PROMPT, policy="kl", max_tokens=12)]
+
+    heard = [run(events()) for _ in range(3)]
+    assert [len(dear(each[-1].answer.notes)) for each in heard] == [1, 0, 0]
+    assert isinstance(heard[0][-2], NoteAdded)
+    assert isinstance(heard[0][-1], Finished)
+    assert (heard[0][-2].why,) == heard[0][-1].answer.notes
+
+
+def test_a_longer_hold_is_named_where_the_cloud_writes_less_at_a_handoff(house, run):
+    """Where it writes nothing, or as much already, that is of no help."""
+    named = {}
+    for policy, choices in (("kl", {}), ("kl", {"hold": 96}), ("greedy-exact", {})):
+        note = dear(run(house().client.generate(PROMPT, policy=policy, max_tokens=12, **choices)).notes)[0]
+        named[policy, *choices] = "--hold 96 asks less often" in note
+    assert named == {("kl",): True, ("kl", "hold"): False, ("greedy-exact",): False}
+
+
+def test_what_is_charged_at_worst_is_not_laid_to_checks(house, run):
+    """Of a reply that broke off nobody knows what it cost; the next answer is told of."""
+    answer, policy = (
+        run(house().client.generate(PROMPT, policy="kl", max_tokens=12)),
+        PRESETS["kl"].build(PolicyOptions()),
+    )
+    note = CheckCostNote()
+    for name in ("cloud_assumed_prompt_tokens", "cloud_assumed_completion_tokens"):
+        assert note.of(policy, replace(answer, usage=replace(answer.usage, **{name: 1}))) is None
+    assert note.of(PRESETS["auto"].build(PolicyOptions()), answer) is None, "it has weighed that before it asked"
+    assert note.of(policy, answer)
