@@ -49,7 +49,8 @@ class JsonStore:
         """Say in a sentence that some of the file, or all of it, is not used; None where nothing is wrong with it."""
         if not self._read()[1]:
             return None
-        return f"{self.path} is damaged, or of another version: what cannot be read of it is not used"
+        lost = f"the file may be deleted, and what it held of {self.name} is then found out anew"
+        return f"{self.path} is damaged, or of another version: what cannot be read of it is not used; {lost}"
 
     def _read(self) -> tuple[dict[str, Any], bool]:
         """Return the entries, and whether there is more in the file than they."""

@@ -263,7 +263,8 @@ def _validated(values: Mapping[str, object], place: Callable[[str], str] = lambd
             given = f"it is {shown}" + (f" in {where}" if where else "")
             words = _WORDS.get(first["type"])
             told = words.format_map(first.get("ctx", {})) if words else first["msg"].removeprefix("Value error, ")
-            msg = f"{to_one_line(name)}: {told} ({given})"
+            share = "; 5 % is 0.05" if name == "risk" and first["type"] == "less_than" else ""
+            msg = f"{to_one_line(name)}: {told} ({given}{share})"
         raise UsageError(msg) from None
 
 

@@ -119,7 +119,8 @@ async def _ask(prompt: str, flags: Flags, screen: Screen | None, *, explained: b
     policy = "local" if opener.settings.offline else opener.settings.policy
     if explained and not weighs(policy):
         acting = " and ".join(filter(weighs, PRESETS))
-        msg = f"--explain tells what {acting} weigh, and the policy is {policy}"
+        instead = "--trace FILE, then hybrid trace show FILE, tells what it did"
+        msg = f"--explain tells what {acting} weigh, and the policy is {policy}: {instead}"
         raise UsageError(msg)
     explainer = Explainer() if explained else None
     with closing(Trace(trace)) as file, closing(screen) if screen else nullcontext():

@@ -152,7 +152,7 @@ def set_(
 
 @budget.command("log")
 def log(
-    num: Annotated[int, typer.Option("--n", help="How many entries.", metavar="N", min=1)] = 20,
+    num: Annotated[int, typer.Option("--n", "--num", help="How many entries.", metavar="N", min=1)] = 20,
     as_json: AsJson = False,
     ledger: LedgerFlag = None,
 ) -> None:

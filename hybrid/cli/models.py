@@ -112,7 +112,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object inst
 def eval_(
     model: Annotated[str, typer.Argument(help="A name of `hybrid models list`, or a GGUF file.", metavar="NAME")],
     split: Annotated[SplitName, typer.Option(help="Of which split.")] = SplitName.test,
-    num: Annotated[int, typer.Option("--n", help="How many problems of each family.", metavar="N", min=1)] = 100,
+    num: Annotated[
+        int, typer.Option("--n", "--num", help="How many problems of each family.", metavar="N", min=1)
+    ] = 100,
     as_json: AsJson = False,
 ) -> None:
     """Count what a model gets right alone, family by family."""
@@ -138,7 +140,9 @@ eval_.__doc__ = f"{eval_.__doc__}\n{EVAL_EPILOG}"
 @models.command("card")
 def card(
     folder: Folder = None,
-    num: Annotated[int, typer.Option("--n", help="How many problems of each family.", metavar="N", min=1)] = 150,
+    num: Annotated[
+        int, typer.Option("--n", "--num", help="How many problems of each family.", metavar="N", min=1)
+    ] = 150,
     as_json: Annotated[bool, typer.Option("--json", help="Print the card as JSON and write no file.")] = False,
 ) -> None:
     """Measure the models of a folder and write their card there."""

@@ -91,13 +91,19 @@ class Tally:
         dear = note_of_all(self.bill, self.check_cost_note)
         return [] if dear is None else [dear]
 
+    def _told_bill(self) -> str:
+        """Say the bill; of lines that a model answered alone the cloud would have written others, and longer ones."""
+        said = str(self.bill)
+        as_they_stand = "(the cloud alone, of the texts as they stand:"
+        return said.replace("(the cloud alone:", as_they_stand) if self.degraded else said
+
     def so_far(self) -> str:
         """Say how far it is."""
         return f"{_counted(self.answered)} answered" + (f", {self.failed} failed" if self.failed else "")
 
     def summary(self) -> list[str]:
         """Say it all: what came of the lines, what it cost, and the first of everything that went wrong."""
-        parts = [self.so_far() + (f" ({self.kept} by an earlier run)" if self.kept else ""), str(self.bill)]
+        parts = [self.so_far() + (f" ({self.kept} by an earlier run)" if self.kept else ""), self._told_bill()]
         if total := self.local_tokens + self.cloud_tokens:
             parts.append(f"{100 * self.cloud_tokens / total:.0f} % of the tokens by the cloud")
         said = [", ".join(parts)]

@@ -94,7 +94,7 @@ def show(
     level: Annotated[int | None, typer.Option(help="Only this level, from 1.", metavar="L", min=1)] = None,
     kind: Annotated[str | None, typer.Option(help="Only this kind of questions to an assistant.", metavar="K")] = None,
     split: Annotated[SplitName, typer.Option(help="Of which split.")] = SplitName.test,
-    num: Annotated[int, typer.Option(help="How many problems.", metavar="N", min=1, max=1000)] = 3,
+    num: Annotated[int, typer.Option("--num", "--n", help="How many problems.", metavar="N", min=1, max=1000)] = 3,
     seed: Annotated[int, typer.Option(help="Which problems.", metavar="S", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:

@@ -132,7 +132,9 @@ def take_back(local: str, cloud: str, critic: str | None = None) -> bool:
                 return True
         files = scores_folder().glob(f"{_pair(local, cloud)}-*{SUFFIX}{TAKEN_BACK}*")
         back = {each.with_name(each.name.partition(TAKEN_BACK)[0]) for each in files}
-        back = {path for path in back if (own := _read(_aside(path, TAKEN_BACK)[0])) and own.critic == critic}
+        back = {
+            path for path in back if any(own.critic == critic for own in map(_read, _aside(path, TAKEN_BACK)) if own)
+        }
         for path in back:
             newest, *older = _aside(path, TAKEN_BACK)
             replace(newest, path)

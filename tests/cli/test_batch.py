@@ -126,6 +126,7 @@ def test_a_dead_endpoint_costs_no_line_its_answer(scripted, batch, out):
     done = batch(GOOD)
     assert done.exit_code == 6
     assert {line["degraded"] for line in out()} == {"nobody is there"}
+    assert "0 USD (the cloud alone, of the texts as they stand: unknown)" in done.stderr, "those are the local model's"
     assert (
         "in 5 lines less was asked of the cloud than is due (5 unreachable); the first is line 1: nobody is there"
         in done.stderr

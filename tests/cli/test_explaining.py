@@ -109,3 +109,4 @@ def test_where_nothing_is_weighed_nothing_can_be_explained(flags):
     done = CliRunner().invoke(app, ["ask", "--explain", *flags, "What is 1 + 1?"])
     assert done.exit_code == 2
     assert "--explain tells what auto and route weigh" in done.stderr
+    assert "--trace FILE, then hybrid trace show FILE, tells what it did" in done.stderr

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from cases import each, each_of
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from hybrid.cli import app
@@ -62,6 +63,22 @@ def test_level_split_number_and_seed_choose_the_problems(split):
     assert [problem["question"] for problem in found["problems"]] == [problem.question for problem in expected]
     assert {problem["level"] for problem in found["problems"]} == {3}
     assert set(found["problems"][0]) == {"family", "level", "question", "worked", "final", "canonical", "mistake"}
+
+
+def test_a_number_of_things_is_n_and_num_in_every_command():
+    """It was one in some commands, the other in others."""
+    num_found = 0
+    for command, names in each_of(options_of(get_command(app))):
+        assert ("--n" in names) == ("--num" in names), command
+        num_found += "--n" in names
+    assert num_found > 8
+
+
+def options_of(command, path="hybrid"):
+    """Yield the option names of a command and of all below it."""
+    yield path, {name for each in command.params for name in each.opts}
+    for name, below in getattr(command, "commands", {}).items():
+        yield from options_of(below, f"{path} {name}")
 
 
 def test_the_list_names_the_kinds_of_questions_to_an_assistant_and_how_many_there_are():

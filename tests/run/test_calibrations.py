@@ -175,6 +175,18 @@ def test_taking_back_walks_from_the_newest_to_the_packages_and_round_again_and_l
     assert not list((folder / "state").rglob("*.calibration.json*"))
 
 
+def test_a_file_of_an_odd_name_beside_those_taken_back_hinders_nothing(folder):
+    """Another program's copy had ended the command in an IndexError."""
+    path = keep_calibration(OURS)
+    assert take_back("abc", "big")
+    [back] = path.parent.glob(f"{path.name}*")
+    back.rename(odd := back.with_name(f"{back.name} copy"))
+    assert not take_back("abc", "big")
+    odd.rename(back)
+    assert take_back("abc", "big")
+    assert calibration_for("abc", "big") == OURS
+
+
 def test_what_is_taken_back_is_the_pairs_own_with_the_same_critic(folder):
     keep_calibration(replace(OURS, score=score_of("c1")))
     keep_calibration(OURS)

@@ -66,7 +66,7 @@ def calibrate(
         Path | None, typer.Option(help="Questions of your own, one a line; - reads standard input.", metavar="FILE")
     ] = None,
     num: Annotated[
-        int | None, typer.Option("--n", help="How many questions (200; of FILE: all).", metavar="N", min=1)
+        int | None, typer.Option("--n", "--num", help="How many questions (200; of FILE: all).", metavar="N", min=1)
     ] = None,
     local: Annotated[
         list[str] | None,

@@ -54,6 +54,7 @@ def demo(
         typer.Option(
             "--tasks",
             "--n",
+            "--num",
             help="How many problems, of all kinds alike (70; --calibrate: 84; --real: 5).",
             metavar="N",
         ),
