@@ -16,6 +16,7 @@ from hybrid.errors import QueueFull, QueueTimeout
 from hybrid.policy import PRESETS
 from hybrid.run import Client, Finished, SpanDrafted, TokenEmitted
 from hybrid.run.events import Queued, RequestSent, RequestSettled, to_json
+from hybrid.run.spending import check_cost_note
 from hybrid.spend import Price
 
 # What a trace says of the clock and of chance names, and what belongs to waiting.
@@ -65,8 +66,10 @@ async def events_of(client, question):
 
 
 def told(events):
-    """Return an answer's trace without what belongs to the moment."""
+    """Return an answer's trace without what belongs to the moment, or to the first dear answer of a client to end."""
     lines = [to_json(event) for event in events if not isinstance(event, Queued)]
+    lines = [line for line in lines if not check_cost_note([line.get("why", "")])]
+    lines[-1]["notes"] = [note for note in lines[-1]["notes"] if not check_cost_note([note])]
     return [{name: value for name, value in line.items() if name not in OF_THE_MOMENT} for line in lines]
 
 
