@@ -83,7 +83,6 @@ class AskedAnswer:
     model: str
     at: float | None
     prompt: Prompt | None = None
-    relayed: bool = False
 
 
 class AnswerLog:
@@ -105,7 +104,7 @@ class AnswerLog:
             "id": asked.id,
             "model": asked.model,
             "at": asked.at,
-            "relayed": asked.relayed,
+            "relayed": False,
             "prompt": _turns(asked.prompt) if shows_texts else None,
             "prompt_tokens": None,
             "state": "waiting",
@@ -249,6 +248,7 @@ class AnswerLog:
                 sent = {"kind": kind, "at": position, "tokens": num_tokens, "reserved": most, "state": "sent"}
                 unknown = dict.fromkeys(("cost", "ms", "prompt", "cached", "completion"))
                 self._request_places[request_id] = self.requests.add({**sent, **unknown})
+                self._set(relayed=self.head["relayed"] or kind == "relay")
             case RequestSettled(request_id, _, usage, cost, ms):
                 self.cost.settle(request_id, cost, known=usage is not None)
                 if usage is None:

@@ -81,11 +81,9 @@ class Monitor:
         """Whether all pages are to end."""
         self.clock = clock
 
-    def begin(
-        self, answer_id: str, model: str, prompt: Prompt | None = None, *, relayed: bool = False
-    ) -> WatchedAnswer:
+    def begin(self, answer_id: str, model: str, prompt: Prompt | None = None) -> WatchedAnswer:
         """Begin to watch an answer."""
-        asked = AskedAnswer(answer_id, model, self.clock(), prompt, relayed)
+        asked = AskedAnswer(answer_id, model, self.clock(), prompt)
         watched = WatchedAnswer(self, self.state.begin(asked))
         self.wake()
         return watched

@@ -186,14 +186,14 @@ class MonitorState:
         self.answers.pop(asked.id, None)
         log = self.answers[asked.id] = AnswerLog(asked, shows_texts=self.shows_texts)
         self.totals.answers["begun"] += 1
-        self.totals.answers["relayed"] += asked.relayed
         self.totals.version += 1
         return log
 
     def hear(self, log: AnswerLog, event: Event) -> None:
         """Take what happened in an answer."""
-        num_handoffs = len(log.head["handoffs"])
+        num_handoffs, relayed = len(log.head["handoffs"]), log.head["relayed"]
         log.hear(event)
+        self.totals.answers["relayed"] += log.head["relayed"] and not relayed
         self.totals.hear(event)
         self._hear_cloud(log, event)
         if isinstance(event, TokenEmitted) and log.head["checks"]:

@@ -58,7 +58,7 @@ async def relay_reply(served: Served, sender: Sender, fields: dict[str, Any], as
         said = f"{listed(asked.relay)}: only a cloud model can honour it, and {why}"
         raise ApiError(400, said, code="unsupported_parameter", param=asked.relay[0])
     client = await served.backend.client()
-    watch, why = served.watch.begin(Shape(asked.model).request_id, asked.model, relayed=True), LEFT
+    watch, why = served.watch.begin(Shape(asked.model).request_id, asked.model), LEFT
     reason = None
     try:
         await _relay(client, fields, asked, sender, watch)

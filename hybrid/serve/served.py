@@ -66,7 +66,7 @@ class AnswerWatch(Protocol):
 class Watch(Protocol):
     """Whoever watches all answers: the monitor and the metrics."""
 
-    def begin(self, answer_id: str, model: str, prompt: Prompt | None = None, *, relayed: bool = False) -> AnswerWatch:
+    def begin(self, answer_id: str, model: str, prompt: Prompt | None = None) -> AnswerWatch:
         """Begin to watch an answer. ``model``: as the caller named it. ``prompt`` None: it is not to be shown."""
         ...
 

@@ -149,6 +149,14 @@ def test_a_request_that_was_never_settled_counts_as_the_most_it_can_cost():
     assert state.totals.cost.spent == 500
 
 
+def test_a_question_counts_as_a_relay_once_a_request_of_it_leaves():
+    state, log = fold([])
+    assert (log.head["relayed"], state.totals.answers["relayed"]) == (False, 0)
+    for name in "ab":  # asked again
+        state.hear(log, RequestSent(name, "relay", 0, 4, 500))
+    assert (log.head["relayed"], state.totals.answers["relayed"]) == (True, 1)
+
+
 def test_what_is_not_known_is_none_and_never_zero():
     state, log = fold([RequestSent("r", "write", 0, 4, None)])
     assert log.head["reserved"] is None

@@ -153,19 +153,28 @@ def test_where_nothing_may_be_sent_the_field_is_refused_by_its_name(endpoint, ru
     assert relay.there.requests == []
 
 
+def not_relayed(served):
+    """Whether an answer failed on the page without a relay: none left."""
+    [log], totals = served.monitor.state.answers.values(), served.monitor.state.totals
+    return (log.head["state"], log.head["relayed"], totals.answers["relayed"]) == ("failed", False, 0)
+
+
 def test_beside_the_bundled_models_it_is_said_where_such_requests_can_go(endpoint, run):
-    heard = run(endpoint().chat(tools=TOOLS))
+    served = endpoint()
+    heard = run(served.chat(tools=TOOLS))
     assert (heard.status, heard.error["param"]) == (400, "tools")
     assert "[relay]" in heard.error["message"]
+    assert not_relayed(served)
 
 
 def test_what_nothing_bounds_is_refused_by_its_name(endpoint, run):
-    heard, relay, _ = relayed(
+    heard, relay, served = relayed(
         endpoint, run, Script.whole(), ask=lambda served: served.chat(tools=TOOLS, a_field_of_tomorrow=1)
     )
     assert (heard.status, heard.error["code"]) == (400, "unsupported_parameter")
     assert heard.error["param"] == "a_field_of_tomorrow"
     assert relay.there.requests == []
+    assert not_relayed(served)
 
 
 def test_fifty_callers_under_a_cap_worth_three_get_an_answer_or_402_once(endpoint, run):
