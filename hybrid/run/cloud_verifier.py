@@ -17,11 +17,11 @@ from typing import TypeAlias, TypeVar
 from hybrid.cloud import Capabilities, Chunk, Cloud, ScoreQuestion, Scores, WriteQuestion
 from hybrid.cloud.translated import TranslatedCloud
 from hybrid.engine import Engine
-from hybrid.errors import BadReply, CloudError, CloudFailure, CloudRefusal, MissingCapability
+from hybrid.errors import CloudError, CloudFailure, CloudRefusal
 from hybrid.policy.requests import BudgetDenied, Check, NoAnswer, PendingToken, Scored, Span, Write, Wrote, ids
 from hybrid.run import events
 from hybrid.run.answer_builder import AnswerBuilder
-from hybrid.run.open_request import RequestBilling, RequestDenied, WriteStream
+from hybrid.run.open_request import RequestBilling, RequestDenied, WriteStream, failure_kind
 from hybrid.run.retrying import RetryingCaller
 from hybrid.run.verifier import RenderedPrompt, WorkWhileWaiting
 from hybrid.run.vocabulary_check import VocabularyCheck
@@ -317,10 +317,10 @@ class CloudVerifier:
             if not len(self._builder):
                 raise error
             self._refusal = error
-            return self._no_answer(str(error), _kind(error))
+            return self._no_answer(str(error), failure_kind(error))
         if self._away_since is None:  # an outage is told once
             self._away_since = time.monotonic()
-            self._builder.degrade(str(error), _kind(error), again=True)
+            self._builder.degrade(str(error), failure_kind(error), again=True)
         return NoAnswer(str(error))
 
     def _no_answer(self, why: str, kind: DegradedKind) -> NoAnswer:
@@ -338,15 +338,3 @@ def _in_parts(question: WriteQuestion, endpoint: ReachedEndpoint) -> WriteQuesti
         return replace(question, limit=min(question.limit, block_tokens(question.begun)))
     left = endpoint.max_context - endpoint.cloud.max_usage(question).prompt_tokens
     return replace(question, limit=min(question.limit, max(BLOCK, left)))
-
-
-def _kind(error: CloudError) -> DegradedKind:
-    match error:
-        case MissingCapability():
-            return "capability"
-        case CloudRefusal():
-            return "refused"
-        case BadReply():
-            return "bad reply"
-        case _:
-            return "unreachable"

@@ -210,13 +210,18 @@ class RequestSent:
 
 @dataclass(frozen=True)
 class RequestSettled:
-    """A request is charged. Where its ``usage`` will never be known (None), its reservation stands."""
+    """A request is charged. Where its ``usage`` will never be known (None), its reservation stands.
+
+    ``failure``: why it failed, and ``failure_kind`` in words that quote nobody; None: it was answered, or we closed it.
+    """
 
     request_id: str
     kind: RequestKind
     usage: CloudUsage | None
     nanousd: int | None
     ms: float
+    failure: str | None = None
+    failure_kind: DegradedKind | None = None
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,11 @@ from dataclasses import replace
 
 from hybrid.cloud import Chunk
 from hybrid.cloud.port import usage_after_failure
-from hybrid.errors import BadReply, CloudError
+from hybrid.errors import BadReply, CloudError, CloudRefusal, MissingCapability
 from hybrid.run import events
 from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.spend import AnswerBudget, CapScope, Denial, Grant, as_usd
-from hybrid.types import NO_USAGE, CloudUsage, Ids, num_shared
+from hybrid.types import NO_USAGE, CloudUsage, DegradedKind, Ids, num_shared
 
 # How long the end of a stream is waited for that can tell nothing more, so that its connection can be used again.
 GRACE_S = 1.0
@@ -47,6 +47,21 @@ class RequestDenied(Exception):
         """Take the sentence."""
         super().__init__(why)
         self.by_cap, self.level = by_cap or level is not None, level
+
+
+def failure_kind(error: CloudError | RequestDenied) -> DegradedKind:
+    """Return what kind of failure an error of a request is."""
+    match error:
+        case RequestDenied():
+            return "budget"
+        case MissingCapability():
+            return "capability"
+        case CloudRefusal():
+            return "refused"
+        case BadReply():
+            return "bad reply"
+        case _:
+            return "unreachable"
 
 
 class AnsweredPrompts:
@@ -160,10 +175,12 @@ class OpenRequest:
         """Record that the endpoint has read its prompt: requests after this one repeat it."""
         self._billing.answered.add(self._prompt)
 
-    def settle(self, usage: CloudUsage | None, known: CloudUsage = NO_USAGE) -> None:
+    def settle(
+        self, usage: CloudUsage | None, known: CloudUsage = NO_USAGE, failure: BaseException | None = None
+    ) -> None:
         """Record the charge. Only the first call counts.
 
-        None: it cannot be known; what is not ``known`` of the worst case is then assumed.
+        None: it cannot be known; what is not ``known`` of the worst case is then assumed. ``failure``: how it broke.
         """
         if self._settled:
             return
@@ -174,7 +191,8 @@ class OpenRequest:
         builder.charges.append(usage or self.max_usage.assumed.at_least(known))
         cost = None if usage is None else budget.cost(usage)
         age_ms = round((time.monotonic() - self._began) * 1000, 3)
-        builder.publish(events.RequestSettled(self.request_id, self.kind, usage, cost, age_ms))
+        why = (str(failure), failure_kind(failure)) if isinstance(failure, CloudError | RequestDenied) else ()
+        builder.publish(events.RequestSettled(self.request_id, self.kind, usage, cost, age_ms, *why))
         if excess is not None:
             builder.add_overcharge(excess)
 
@@ -197,9 +215,9 @@ class OpenRequest:
     def fail(self, error: BaseException, known: CloudUsage | None = None) -> None:
         """Record that it broke: nothing of it ever left, or what is known of its charge, or that we closed it."""
         if not self._sent:
-            self.settle(error.charged if isinstance(error, CloudError) else NO_USAGE)
+            self.settle(error.charged if isinstance(error, CloudError) else NO_USAGE, failure=error)
         elif isinstance(error, CloudError):
-            self.settle(usage_after_failure(error, self.max_usage), error.charged)
+            self.settle(usage_after_failure(error, self.max_usage), error.charged, error)
         else:
             self.abandon(known)
 
@@ -312,7 +330,7 @@ class WriteStream:
     def _check_not_empty(self) -> None:
         if self.num_written:
             return
+        error = BadReply("the endpoint ended its stream without a token, and did not say why")
         if self._usage is not None:
-            self._request.settle(self._usage)
-        msg = "the endpoint ended its stream without a token, and did not say why"
-        raise BadReply(msg)
+            self._request.settle(self._usage, failure=error)
+        raise error

@@ -7,9 +7,8 @@ to the tokens that came (``cloud.reply_floor``), by all of its limit where none 
 at all where it broke: then its reservation stands. It is asked again only before its first byte (``run.retrying``).
 Only the body goes up; nothing of a caller's headers is known here.
 
-What is sent differs from what came in the model's name, the limit, and that a stream always tells its usage. Which name
-a limit has, where the caller gave none, depends on the service: OpenAI's newer models refuse the older name, and many
-other servers do not know the newer one.
+What is sent differs from what came in the model's name, the limit, and that a stream always tells its usage. Where the
+caller named no limit, its name depends on the service: OpenAI's newer models refuse the older, many know no newer one.
 """
 
 from __future__ import annotations
@@ -175,9 +174,10 @@ class Relayer:
         except BaseException as error:
             if isinstance(error, CloudError):
                 wire.hide_key(error)
-            request.fail(error)
             if isinstance(error, BadReply) and error.status is not None and error.status < 500:
-                raise RelayRefused(error) from error
+                request.fail(refused := RelayRefused(error))
+                raise refused from error
+            request.fail(error)
             raise
         request.mark_answered()
         return RelayedReply(raw, request, budget, tally, caller)

@@ -246,16 +246,17 @@ class AnswerLog:
             case RequestSent(request_id, kind, position, num_tokens, most):
                 self.cost.send(request_id, most)
                 sent = {"kind": kind, "at": position, "tokens": num_tokens, "reserved": most, "state": "sent"}
-                unknown = dict.fromkeys(("cost", "ms", "prompt", "cached", "completion"))
+                unknown = dict.fromkeys(("cost", "ms", "prompt", "cached", "completion", "why"))
                 self._request_places[request_id] = self.requests.add({**sent, **unknown})
                 self._set(relayed=self.head["relayed"] or kind == "relay")
-            case RequestSettled(request_id, _, usage, cost, ms):
+            case RequestSettled(request_id, _, usage, cost, ms, failure, failure_kind):
                 self.cost.settle(request_id, cost, known=usage is not None)
+                why = None if failure is None else self._shown(failure, failure_kind)
                 if usage is None:
-                    self._change_request(request_id, state="unknown", ms=ms)
+                    self._change_request(request_id, state="unknown", ms=ms, why=why)
                 else:
                     used = {"prompt": usage.prompt_tokens, "cached": usage.cached_tokens}
-                    done = {"completion": usage.completion_tokens, "cost": cost, "ms": ms}
+                    done = {"completion": usage.completion_tokens, "cost": cost, "ms": ms, "why": why}
                     self._change_request(request_id, state="settled", **used, **done)
             case RequestRetried():
                 self._set(retries=self.head["retries"] + 1)
@@ -268,15 +269,19 @@ class AnswerLog:
         if place is not None:
             self.requests.put(place, {**self.requests.items[place], **fields})
 
+    def _shown(self, why: str, kind: DegradedKind | None) -> str | None:
+        """Return a sentence that may quote what an endpoint wrote, or where texts are not shown one that does not."""
+        return why if self._shows_texts else kind and REASONS[kind]
+
     def _show_cost(self) -> None:
         self._set(spent=self.cost.spent, reserved=self.cost.reserved)
 
     def _hear_trouble(self, event: Degraded | CloudRecovered | NoteAdded) -> None:
         match event:
             case Degraded(why, kind):
-                # The sentence may quote what an endpoint wrote.
-                shown = {"kind": kind, "why": why if self._shows_texts else kind and REASONS[kind]}
-                self._set(degraded=shown, away=self.head["away"] or kind != "paced")
+                self._set(
+                    degraded={"kind": kind, "why": self._shown(why, kind)}, away=self.head["away"] or kind != "paced"
+                )
             case CloudRecovered():
                 self._set(away=False)
             case NoteAdded(why):

@@ -97,7 +97,8 @@ def _publish_request(builder, name, position, part, price):
     cost = None if usage is None or price is None else price.cost(usage)
     if settled or usage is None:
         builder.charges.append(usage or NO_USAGE)
-        builder.publish(events.RequestSettled(name, kind, usage, cost, 12.5))
+        why = ("the secret cloud is away", "unreachable") if usage is None else ()
+        builder.publish(events.RequestSettled(name, kind, usage, cost, 12.5, *why))
 
 
 def _publish_other(builder, part, shown):

@@ -48,6 +48,8 @@ def test_each_retry_is_reserved_under_an_id_of_its_own(house, run, policy):
     assert h.cloud.request_ids == [event.request_id for event in asked]
     unknown = [event.request_id for event in events if isinstance(event, RequestSettled) and event.usage is None]
     assert unknown == [event.request_id for event in asked[:2]]
+    why = [(event.failure, event.failure_kind) for event in events if isinstance(event, RequestSettled)]
+    assert why == [("503", "unreachable")] * 2 + [(None, None)] * (len(asked) - 2), "each failed one has its reason"
     assert h.ledger.reserved_nanousd == sum(event.reserved_nanousd for event in asked[:2])
     assert len([event for event in events if isinstance(event, RequestRetried)]) == 2
 

@@ -31,6 +31,7 @@ PAGE = """() => {
     ink: style("body").color, paper: style("body").backgroundColor, faint: style(".hint").color,
     moves: style(".bar i").transitionDuration, text: document.body.innerText, markup: document.body.innerHTML,
     images: document.images.length, attacked: window.attacked === true,
+    requests: [...document.querySelectorAll("#requests tbody tr")].map(row => row.cells[0].textContent),
     gaps: document.querySelectorAll("#kl rect.gap").length,
   };
 }"""

@@ -24,10 +24,21 @@ from starlette.applications import Starlette
 
 import hybrid
 from hybrid.run.answer import Token
-from hybrid.run.events import Degraded, Finished, NoteAdded, TokenEmitted, to_json
+from hybrid.run.events import (
+    CheckAnswered,
+    Degraded,
+    Finished,
+    NoteAdded,
+    RequestSent,
+    RequestSettled,
+    TokenEmitted,
+    to_json,
+)
 from hybrid.serve import monitor
 from hybrid.serve.recorded import recorded_html
 from hybrid.serve.served import Served, ServeOptions
+from hybrid.serve.standing import Standing, StandingReader
+from hybrid.types import CloudUsage
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients, pytest.mark.timeout(300)]
 
@@ -215,6 +226,31 @@ def test_a_hostile_text_is_shown_and_does_nothing(looking):
         assert seen["images"] == 0
         assert seen["text"].count("onerror") >= 4
         assert seen["errors"] == []
+
+
+class Open(StandingReader):
+    """How an open client stands, without one."""
+
+    async def read(self, backend):
+        return Standing(loading=False, contexts=1, busy=0, queued=0, breaker="closed", breaker_left_s=0.0)
+
+
+def test_a_failed_request_has_its_reason_below_its_row_and_a_day_has_24_hours(looking):
+    """Half of all hours are after noon, and in the browser's own way of telling them 13:05:09 was 1:05:09 PM."""
+    why = '<img src=x onerror="window.attacked=true"> answered 503'
+    events = [RequestSent(name, "check", 0, 4, 500) for name in "ab"]
+    events.append(RequestSettled("a", "check", None, None, 2.0, why, "unreachable"))
+    events += [RequestSettled("b", "check", CloudUsage(3, 1), 7, 3.0), CheckAnswered("b", 4)]
+    events.append(TokenEmitted(0, Token(1, "four", "local", "accepted")))
+    with served(ServeOptions(shows_texts=True)) as (url, watch, call):
+        watch.standing = Open()
+        call(play(watch, events, once_looked_at=False)).result(60)
+        seen = looking(url, "wide")["wide"]
+    assert seen["requests"] == ["check", f"failed: {why}", "check"]
+    assert "2 requests, 1 failed" in seen["text"]
+    assert re.search(r"answered last \(question of \d\d:\d\d:\d\d\)", seen["text"])
+    assert not seen["attacked"]
+    assert seen["errors"] == []
 
 
 def test_with_a_key_the_one_time_address_opens_the_page_and_its_events_once(looking, answered):

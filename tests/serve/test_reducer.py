@@ -8,7 +8,7 @@ from collections import Counter
 from typing import get_args
 
 import pytest
-from cases import each_of
+from cases import each, each_of
 from event_streams import Stream, streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -147,6 +147,17 @@ def test_a_request_that_was_never_settled_counts_as_the_most_it_can_cost():
     state.end(log, LEFT)
     assert (log.head["spent"], log.head["reserved"], log.head["state"]) == (500, 0, LEFT)
     assert state.totals.cost.spent == 500
+
+
+@each("usage", [None, CloudUsage(0, 0)])
+@each("texts, why", [(True, "the secret of 10.0.0.7"), (False, REASONS["unreachable"])])
+def test_a_failed_request_has_its_reason_in_its_own_row(usage, texts, why):
+    """Of a request that was asked again, or after which the cloud was given up, only a count told."""
+    sent = [RequestSent(name, "check", 0, 4, 500) for name in "ab"]
+    failed = RequestSettled("a", "check", usage, None, 2.0, "the secret of 10.0.0.7", "unreachable")
+    answered = RequestSettled("b", "check", CloudUsage(3, 1), 7, 2.0)
+    _, log = fold([*sent, failed, answered], shows_texts=texts)
+    assert [row["why"] for row in log.requests.items] == [why, None]
 
 
 def test_a_question_counts_as_a_relay_once_a_request_of_it_leaves():

@@ -11,6 +11,7 @@ from chat_upstream import CUT, DONE, STAY, STREAM, USAGE, WHOLE, Script, delta, 
 from relays import PRICE, TOOLS, relaying
 
 from hybrid.cloud.relay_bounds import worst_case
+from hybrid.serve.answer_log import REASONS
 from hybrid.serve.served import ServeOptions
 from hybrid.types import CloudUsage
 
@@ -233,8 +234,10 @@ def test_where_the_cloud_has_no_chat_route_the_field_is_refused_by_its_name(endp
 
 def test_a_model_that_the_cloud_does_not_have_is_its_own_404(endpoint, run):
     refusal = Script.whole({"error": {"message": "The model `big` does not exist"}}, 404)
-    heard, _, _ = relayed(endpoint, run, refusal, ask=lambda served: served.chat(tools=TOOLS))
+    heard, _, served = relayed(endpoint, run, refusal, ask=lambda served: served.chat(tools=TOOLS))
     assert (heard.status, heard.error["code"]) == (404, "upstream_refused")
+    [log] = served.monitor.state.answers.values()
+    assert [row["why"] for row in log.requests.items] == [REASONS["refused"]], "what came back can be believed"
 
 
 def test_more_relays_than_may_be_under_way_are_told_at_once_to_come_again(endpoint, run, monkeypatch):

@@ -210,7 +210,7 @@ function drawStanding() {
   const now = page.standing;
   if (!now) return;
   if (now.loading) return $("standing").replaceChildren(fact("", "loading the model"));
-  const closed = now.breaker === "closed", last = page.totals?.cloud, when = last?.at ? ` (question of ${new Date(1000 * last.at).toLocaleTimeString()})` : "";
+  const closed = now.breaker === "closed", last = page.totals?.cloud, when = last?.at ? ` (question of ${new Date(1000 * last.at).toLocaleTimeString("en-GB")})` : "";
   const said = !last ? "not asked yet" : last.answers ? `answered last${when}` : `no answer${when}: ${last.why || "not known why"}`;
   $("standing").replaceChildren(
     fact("cloud", closed ? said : `left alone, ${now.breaker}${now.breaker_left_s ? ` for ${Math.ceil(now.breaker_left_s)} s` : ""}; ${said}`, !closed || last?.answers === false),
@@ -265,11 +265,11 @@ function drawList(ids) {
 }
 
 function drawRequests(requests) {
-  const rows = requests.map(each => make("tr", "", ...[each.kind, each.at + 1, each.tokens, each.prompt ?? "–", each.cached ?? "–", each.completion ?? "–",
-    each.ms === null ? each.state : `${Math.round(each.ms)} ms`, each.state === "sent" ? `≤ ${usd(each.reserved)}` : usd(each.cost)].map(cell => make("td", "", cell))));
-  const head = make("tr", "", ...["kind", "at", "asked", "prompt", "cached", "written", "time", "cost"].map(cell => make("th", "", cell)));
-  $("requests").querySelector("summary").textContent = many(requests.length, "request");
-  $("requests").lastElementChild.replaceChildren(make("table", "", make("thead", "", head), make("tbody", "", ...rows)));
+  const cells = (name, values) => values.map(value => make(name, "", value)), failed = requests.filter(each => each.why).length;
+  const rows = requests.flatMap(each => [make("tr", each.why ? "failed" : "", ...cells("td", [each.kind, each.at + 1, each.tokens, each.prompt ?? "–", each.cached ?? "–", each.completion ?? "–", each.ms === null ? each.state : `${Math.round(each.ms)} ms`,
+    each.state === "sent" ? `≤ ${usd(each.reserved)}` : usd(each.cost)])), each.why && make("tr", "why", Object.assign(make("td", "", `failed: ${each.why}`), { colSpan: 8 }))]);
+  $("requests").querySelector("summary").textContent = many(requests.length, "request") + (failed ? `, ${failed} failed` : "");
+  $("requests").lastElementChild.replaceChildren(make("table", "", make("thead", "", make("tr", "", ...cells("th", ["kind", "at", "asked", "prompt", "cached", "written", "time", "cost"]))), make("tbody", "", ...rows)));
 }
 
 // ---- the reader ------------------------------------------------------------------------------------------------------
