@@ -43,7 +43,7 @@ def picture(url: str, out: Path, scheme: str) -> None:
     """Open the page, choose a token that the cloud wrote, and take the picture."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
-        page = browser.new_page(viewport={"width": 1200, "height": 840}, color_scheme=scheme)
+        page = browser.new_page(viewport={"width": 1200, "height": 820}, color_scheme=scheme)
         page.goto(url)
         page.wait_for_selector("#text > span.cloud")
         for token in page.locator("#text > span.cloud").all():
