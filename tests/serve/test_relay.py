@@ -212,8 +212,11 @@ def test_fifty_callers_under_a_cap_worth_three_get_an_answer_or_402_once(endpoin
 )
 def test_a_status_of_the_upstream_keeps_its_class_and_its_words_without_our_key(endpoint, run, status, told, code):
     refusal = Script.whole({"error": {"message": "because of sk-ours"}}, status)
-    heard, _, _ = relayed(endpoint, run, refusal, ask=lambda served: served.chat(tools=TOOLS))
+    heard, _, served = relayed(endpoint, run, refusal, ask=lambda served: served.chat(tools=TOOLS))
     assert (heard.status, heard.error["code"]) == (told, code)
+    [log] = served.monitor.state.answers.values()
+    kind = "refused" if status < 500 and status != 429 else "unreachable"
+    assert {row["why"] for row in log.requests.items} == {REASONS[kind]}, "no reply here is one not to be believed"
     assert "because of [the key]" in heard.error["message"]
     assert set(heard.error) == {"message", "type", "param", "code"}
     assert (heard.headers.get("x-should-retry") == "false") == (status == 402)
@@ -234,10 +237,8 @@ def test_where_the_cloud_has_no_chat_route_the_field_is_refused_by_its_name(endp
 
 def test_a_model_that_the_cloud_does_not_have_is_its_own_404(endpoint, run):
     refusal = Script.whole({"error": {"message": "The model `big` does not exist"}}, 404)
-    heard, _, served = relayed(endpoint, run, refusal, ask=lambda served: served.chat(tools=TOOLS))
+    heard, _, _ = relayed(endpoint, run, refusal, ask=lambda served: served.chat(tools=TOOLS))
     assert (heard.status, heard.error["code"]) == (404, "upstream_refused")
-    [log] = served.monitor.state.answers.values()
-    assert [row["why"] for row in log.requests.items] == [REASONS["refused"]], "what came back can be believed"
 
 
 def test_more_relays_than_may_be_under_way_are_told_at_once_to_come_again(endpoint, run, monkeypatch):
