@@ -78,8 +78,10 @@ class AnswerBuilder:
         self.local_models: Sequence[str] = ()
         """The names of those who write locally: by level in a chain, by number of several that write as one."""
         self.cloud_model: Callable[[], str | None] = lambda: None
-        self.note_of: Callable[[Answer], str | None] = lambda _: None
-        """What the user should know of the whole answer; None: nothing."""
+        self.failed = 0
+        """How many of the requests failed."""
+        self.notes_of: Sequence[Callable[[Answer], str | None]] = ()
+        """Each says what the user should know of the whole answer; None: nothing."""
 
     def __len__(self) -> int:
         """Tokens shown."""
@@ -168,9 +170,9 @@ class AnswerBuilder:
             self._tokens[-1] = replace(last, text=last.text + rest, thought_text=last.thought_text + read.thoughts)
             self.publish(events.Flushed(rest, read.thoughts))
         answer = self._answer(reason, seed, policy, guarantee)
-        if why := self.note_of(answer):
+        for why in filter(None, [note_of(answer) for note_of in self.notes_of]):
             self.note(why)
-            answer = replace(answer, notes=self._notes)
+        answer = replace(answer, notes=self._notes)
         self.publish(events.Finished(answer, by_itself=reason == "stop" and not self.stopped))
         return answer
 

@@ -52,7 +52,7 @@ from hybrid.run.pair_record import PairObserver, PairRecord
 from hybrid.run.relaying import RelayedReply, Relayer
 from hybrid.run.retrying import BreakerConfig, EndpointHealth, RetryingCaller, RetryPolicy
 from hybrid.run.span_tuner import SpanTuner
-from hybrid.run.spending import CheckCostNote, Spending, Spent
+from hybrid.run.spending import CheckCostNote, CheckTimeNote, Spending, Spent
 from hybrid.run.text_rows import TextReader, TextRows, Writer
 from hybrid.setting_info import SettingPlace
 from hybrid.sources import choosing
@@ -93,6 +93,7 @@ class AsyncClient:
         self._planners = planners or PairSource()
         self._spending = Spending()
         self._check_cost = CheckCostNote()
+        self._check_time = CheckTimeNote(self._planners.times)
         self._pair = PairObserver(pair)
         self._answers: set[asyncio.Task[Answer]] = set()
         self.relayer: Relayer | None = None
@@ -349,7 +350,7 @@ class AsyncClient:
         if policy.planner is not None or policy.pricer is not None:
             bound = await self._bound(settings, asked.prompt, ids, can, budget)
         policy = policy_of(settings, span, bound.planner if bound else None, room, asked.concepts)
-        builder.note_of = partial(self._check_cost.of, policy)
+        builder.notes_of = partial(self._check_cost.of, policy), await self._check_time.bind(policy, can, builder)
         told = settings.trace_rows
         recording = recording_of(settings, policy, await self._contexts.pieces(), asked.concepts) if told else None
         limits = AnswerLimits(most_tokens(settings, room), settings.overlap, recording)

@@ -43,7 +43,7 @@ from hybrid.run.events import Event
 from hybrid.run.outcomes import OutcomeListener
 from hybrid.run.pair_facts import PairFacts
 from hybrid.run.pair_knowledge import PairKnowledge, read_knowledge
-from hybrid.spend import AskPrices, CapStatus, Price, usd_to_nanousd
+from hybrid.spend import AskPrices, CapStatus, Price, TokenTimes, usd_to_nanousd
 from hybrid.types import Ability, Ids
 
 DAY_S = 86_400
@@ -123,6 +123,10 @@ class PlannerSource(Protocol):
         """Hear that an answer is over, or was left, that had sent requests with a prompt."""
         ...
 
+    async def times(self, can: Capabilities) -> TokenTimes | None:
+        """Return what a probe has measured of an endpoint; None: nothing."""
+        ...
+
     async def bind(self, asked: AskedQuestion) -> BoundPlanner:
         """Return the planner of a question. Raises UsageError for a dial that cannot be honoured."""
         ...
@@ -158,9 +162,13 @@ class PairSource:
         """Count a prompt as one that the endpoint's cache may hold."""
         self._terms.add(prompt)
 
+    async def times(self, can: Capabilities) -> TokenTimes | None:
+        """Return what the last probe of an endpoint has measured; None: there was none, or it is kept nowhere."""
+        return await asyncio.to_thread(self._facts.times, can)
+
     async def bind(self, asked: AskedQuestion) -> BoundPlanner:
         """Return the planner of a question, by what is known now. Raises UsageError for USD where none are charged."""
-        times = None if asked.can is None else await asyncio.to_thread(self._facts.times, asked.can)
+        times = None if asked.can is None else await self.times(asked.can)
         prices = self._terms.prices(asked.ids, asked.price, asked.can, times)
         pair, settings = await self._knowledge(asked), asked.settings
         while self._learning:  # arithmetic of some milliseconds: no disk is waited for

@@ -192,6 +192,7 @@ class OpenRequest:
         cost = None if usage is None else budget.cost(usage)
         age_ms = round((time.monotonic() - self._began) * 1000, 3)
         why = (str(failure), failure_kind(failure)) if isinstance(failure, CloudError | RequestDenied) else ()
+        builder.failed += bool(why)
         builder.publish(events.RequestSettled(self.request_id, self.kind, usage, cost, age_ms, *why))
         if excess is not None:
             builder.add_overcharge(excess)

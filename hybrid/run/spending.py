@@ -1,26 +1,35 @@
-"""What a client's answers cost: a running total, heard from their events, and a word where checks made one dear.
+"""What a client's answers cost: a running total, heard from their events; a word where checks made one dear or slow.
 
 The law: of answers that are over it is the sum of their bills, and an answer that was left early or failed counts what
 its requests cost; a request that is under way, or whose charge never became known, counts as the most it can cost; the
 total is None, never too little, from the first request of unknown price on (``tests/run/test_spending.py``). A word of
-dear checks goes by bills alone, and comes once in a client (same file).
+dear checks goes by bills alone, one of slow checks by what was measured, and each comes once in a client (same file).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
+from hybrid.cloud import Capabilities
 from hybrid.policy import Policy
 from hybrid.run.answer import Answer
+from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.events import Event, RequestSent, RequestSettled, Started
-from hybrid.spend import Bill, as_times, as_usd
+from hybrid.spend import Bill, TokenTimes, as_times, as_usd
 from hybrid.spend.price import NANOUSD_PER_USD
 
 # An answer that is dearer than the cloud alone by less than a tenth: its bill says so, and no note.
 DEAR = 1.1
 # Tokens that the cloud writes at a handoff where asking often does not pay: measured in bench/README.md.
 LONG_HOLD = 96
+# An answer that took less than twice what the cloud alone would have, or that was over so soon: nobody minds.
+SLOW, LEAST_S = 2.0, 3.0
+TOOK = (
+    "its drafts and checks took {:.1f} s after its first token, where by the last probe the cloud alone would have "
+    "taken some {:.1f} s: --policy cloud has neither"
+)
 _BEGIN, _ALONE = "its checks made this answer cost ", "what the cloud alone would have"
 
 
@@ -104,6 +113,39 @@ class CheckCostNote:
         ways = ["--policy auto weighs that before it asks", longer, "--policy cloud checks nothing"]
         amounts = f"{as_usd(bill.nanousd)} against {as_usd(bill.cloud_only_nanousd)}"
         return f"{_BEGIN}{as_times(bill.times_cloud_only)} {_ALONE} ({amounts}): {', '.join(filter(None, ways))}"
+
+
+class CheckTimeNote:
+    """Says once in a client, of the first answer that took ``SLOW`` times the cloud's own time by its checks, how long.
+
+    It goes by the time after the first token, which no queue, no connecting and no prompt is a part of, and by what a
+    probe has measured of a token that the cloud writes: without a probe nothing is said. (A request of the answer's own
+    that writes does not tell: while it is open, the local model reads along.) Nor is of an answer in which a request
+    failed: it has waited for that, too.
+    """
+
+    def __init__(self, times: Callable[[Capabilities], Awaitable[TokenTimes | None]]) -> None:
+        """Take what reads what a probe has measured of an endpoint."""
+        self._times = times
+        self._said = False
+
+    async def bind(
+        self, policy: Policy, can: Capabilities | None, builder: AnswerBuilder
+    ) -> Callable[[Answer], str | None]:
+        """Return what is asked for the sentence on a policy's answer, once that is whole."""
+        checks = can is not None and "score" in policy.needs and not self._said
+        times = await self._times(can) if can is not None and checks else None
+        return partial(self._of, builder, times)
+
+    def _of(self, builder: AnswerBuilder, times: TokenTimes | None, answer: Answer) -> str | None:
+        first_ms, failed = answer.timing.ttft_ms, builder.failed or answer.degraded
+        if self._said or times is None or first_ms is None or failed or not answer.usage.checks:
+            return None
+        took_s, alone_s = (answer.timing.total_ms - first_ms) / 1000, times.written_ms * len(answer.tokens) / 1000
+        if took_s < max(SLOW * alone_s, LEAST_S):
+            return None
+        self._said = True
+        return TOOK.format(took_s, max(0.1, alone_s))
 
 
 def check_cost_note(notes: Iterable[str]) -> str | None:

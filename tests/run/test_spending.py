@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from anyio.from_thread import start_blocking_portal
 from cases import each_of
+from scripted_house import SMALL, Clock
 
-from hybrid.errors import UsageError
+from hybrid.errors import Unreachable, UsageError
 from hybrid.policy import PRESETS, PolicyOptions
 from hybrid.run import Client, Finished, NoteAdded, RequestSent, RequestSettled, TokenEmitted
+from hybrid.run.deferral import PairSource
+from hybrid.run.pair_facts import PairFacts
 from hybrid.run.spending import CheckCostNote, Spending, Spent
+from hybrid.spend import TokenTimes
 from hybrid.types import CloudUsage
 
 PROMPT = "a b c"
@@ -218,3 +223,61 @@ def test_what_is_charged_at_worst_is_not_laid_to_checks(house, run):
         assert note.of(policy, replace(answer, usage=replace(answer.usage, **{name: 1}))) is None
     assert note.of(PRESETS["auto"].build(PolicyOptions()), answer) is None, "it has weighed that before it asked"
     assert note.of(policy, answer)
+
+
+@pytest.fixture
+def timed(house, monkeypatch):
+    """Build houses in which a drafted token takes ``local_s`` and a request ``request_s`` of a clock of their own."""
+    monkeypatch.setattr("hybrid.run.spending.LEAST_S", 3.0)
+    clock = Clock()
+    for name in ("open_request", "answer_builder"):
+        monkeypatch.setattr(f"hybrid.run.{name}.time", SimpleNamespace(monotonic=clock))
+
+    def build(local_s, request_s, *, written_ms=None, faults=()):
+        def small(prefix):
+            clock.now += local_s
+            return SMALL(prefix)
+
+        def fault(number):
+            clock.now += request_s
+            return Unreachable("503", trouble="busy", sent=False) if number in faults else None
+
+        times = None if written_ms is None else TokenTimes(written_ms, 1.0, None, 30.0)
+        planners = PairSource(PairFacts("abc", times=lambda _: times))
+        return house(small=small, fault=fault, planners=planners, queue={"overlap": False})
+
+    return build
+
+
+def slow(h, run, policy):
+    """What one more answer says of its time."""
+    notes = run(h.client.generate(PROMPT, policy=policy, max_tokens=40)).notes
+    return [note for note in notes if "took" in note]
+
+
+def test_the_first_answer_whose_checks_took_twice_the_clouds_own_time_says_so_where_that_was_measured(timed, run):
+    """``concepts`` and ``excess`` took eleven and eight times as long as the cloud, and nothing said so."""
+    said = {}
+    for policy in each_of(PRESETS):
+        h = timed(0.2, 0.1, written_ms=10.0)
+        said[policy] = [len(slow(h, run, policy)) for _ in range(3)]
+    once, never = ([policy for policy, found in said.items() if found == each] for each in ([1, 0, 0], [0, 0, 0]))
+    assert {"kl", "concepts", "excess", "greedy-exact"} <= set(once)
+    assert {"local", "cloud", "auto", "route"} <= set(never)
+    assert len(once) + len(never) == len(PRESETS)
+
+
+def test_both_times_are_told_as_they_were_measured_from_the_first_token_on(timed, run):
+    answer = run(timed(0.2, 0.1, written_ms=10.0).client.generate(PROMPT, policy="excess", max_tokens=40))
+    took = (answer.timing.total_ms - answer.timing.ttft_ms) / 1000
+    [note] = [note for note in answer.notes if "took" in note]
+    assert f"took {took:.1f} s after its first token, where by the last probe the cloud alone" in note
+    assert f"some {0.01 * len(answer.tokens):.1f} s:" in note
+
+
+def test_no_time_is_laid_to_checks_where_the_cloud_is_as_slow_or_the_answer_short_or_a_request_failed(timed, run):
+    assert slow(timed(0.2, 0.1), run, "excess") == [], "nothing was measured"
+    assert slow(timed(0.2, 0.1, written_ms=500.0), run, "excess") == [], "half a second a token"
+    assert slow(timed(0.001, 0.0005, written_ms=0.01), run, "excess") == [], "over before anybody minds"
+    h = timed(0.2, 0.1, written_ms=10.0, faults=(2,))
+    assert [len(slow(h, run, "excess")) for _ in range(2)] == [0, 1], "it has waited to ask again, the next has not"

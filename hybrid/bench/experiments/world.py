@@ -207,6 +207,9 @@ class ArmPlanners:
     def sent(self, prompt: Ids) -> None:
         """Hear nothing."""
 
+    async def times(self, can: Capabilities) -> None:
+        """No probe has measured a world."""
+
     async def bind(self, asked: AskedQuestion) -> BoundPlanner:  # noqa: ARG002  (the port's shape)
         """Return the arm's planner. Raises ValueError where it has none."""
         if self.planner is None:
