@@ -36,7 +36,7 @@ from hybrid.sources import CONFIG_FILE
 
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # A plain run draws the first of the same examples. Whoever runs the slow tests, or looks for mutants, draws all.
-settings.register_profile("quick", settings.get_profile("ci"), max_examples=40)
+settings.register_profile("quick", settings.get_profile("ci"), max_examples=25)
 settings.load_profile("quick")
 settings.register_profile(
     "mutants", settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate]

@@ -339,6 +339,7 @@ def test_a_real_model_that_is_not_installed_is_told_before_anything_is_opened(mo
             assemble.open(**choice)
 
 
+@pytest.mark.slow
 def test_without_a_named_cloud_a_model_of_another_vocabulary_asks_the_bundled_one_in_its_own_words():
     with assemble.open(local="small", policy="cloud") as client:
         expected = client.generate("What is 47 + 86?")
@@ -348,6 +349,7 @@ def test_without_a_named_cloud_a_model_of_another_vocabulary_asks_the_bundled_on
     assert {token.source for token in answer.tokens} == {"local", "cloud"}
 
 
+@pytest.mark.slow
 def test_a_policy_that_compares_tokens_is_refused_there_and_hears_which_are_not():
     with (
         assemble.open(local="alien", policy="exact") as client,

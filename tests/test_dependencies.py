@@ -9,6 +9,8 @@ import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 OWN = {"hybrid", "server_stub"}
@@ -33,6 +35,7 @@ def imported() -> set[str]:
     return found - sys.stdlib_module_names - OWN
 
 
+@pytest.mark.slow
 def test_every_import_is_of_a_declared_distribution():
     declared = {name_of(each) for each in PROJECT["dependencies"]}
     declared |= {name_of(each) for extra in PROJECT["optional-dependencies"].values() for each in extra}

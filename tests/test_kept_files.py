@@ -280,6 +280,7 @@ def test_a_damaged_file_of_what_was_learned_is_learned_from_or_told_and_put_asid
     assert min(counts.values()) > NUM / 20, counts
 
 
+@pytest.mark.slow
 def test_a_damaged_calibration_of_ones_own_is_told_and_put_aside_where_another_takes_its_place(tmp_path, monkeypatch):
     """It was passed over for the package's, without a word: the user had paid for it."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -356,6 +357,7 @@ def decode_again(path):
         asyncio.run(replay(path, lambda _: None))
 
 
+@pytest.mark.slow
 def test_a_damaged_trace_is_shown_and_replayed_or_a_sentence(tmp_path, trace):
     path, counts = tmp_path / "trace.jsonl", Counter()
     for number in range(NUM):

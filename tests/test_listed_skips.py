@@ -39,7 +39,8 @@ def run(folder: Path, reason: str, *flags: str) -> subprocess.CompletedProcess:
     )
 
 
-@pytest.mark.parametrize("flags", [("-p", "no:xdist"), pytest.param(("-n", "2"), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [("-p", "no:xdist"), ("-n", "2")])
 def test_a_skip_is_told_and_only_a_listed_one_leaves_the_run_green(tmp_path, flags):
     for reason, code in (("Chromium is missing: apt-get install chromium", 0), ("just so", 1)):
         done = run(tmp_path, f"{reason}\ninput 3: a case", *flags)

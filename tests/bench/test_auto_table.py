@@ -70,6 +70,7 @@ def made():
     return section, records, cheapest, lengths
 
 
+@pytest.mark.slow
 def test_a_rule_that_knows_what_the_oracle_knows_closes_the_gap(made):
     section, records, _, _ = made
     table = AutoTable(section, records)

@@ -46,6 +46,7 @@ def test_fewer_than_one_of_each_family_or_more_than_there_are_is_a_usage_error(c
         draw_balanced(count, "test", 0)
 
 
+@pytest.mark.slow
 @each("split", ["test", "calibration"])
 def test_either_split_has_the_most_problems_that_may_be_asked_for(split):
     assert len(draw_balanced(MOST_PROBLEMS, split, 3)) == MOST_PROBLEMS

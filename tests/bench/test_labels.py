@@ -39,6 +39,7 @@ def labelled():
     return asyncio.run(found())
 
 
+@pytest.mark.slow
 def test_a_label_is_what_a_check_of_the_whole_draft_told(labelled):
     for found, once, drafted in each_of(labelled):
         scored = once.requests[0].num_scored

@@ -48,6 +48,7 @@ def tried():
     return section, asyncio.run(records())
 
 
+@pytest.mark.slow
 def test_a_record_is_graded_as_its_family_does_and_counts_every_request(tried):
     section, records = tried
     for question, record in each_of(zip(section.questions, records, strict=True)):

@@ -99,6 +99,7 @@ def test_a_file_that_is_there_is_used_again(tmp_path):
     assert write_random_model(path, TINY).read_bytes() == b"mine"
 
 
+@pytest.mark.slow
 def test_the_bare_loop_decodes_what_the_engine_decodes(tiny):
     """Else it would be no baseline: its numbers are the engine's, token by token, in a batch, and after a rewind."""
     weights = Weights(tiny)
@@ -122,6 +123,7 @@ def test_the_bare_loop_decodes_what_the_engine_decodes(tiny):
         weights.close()
 
 
+@pytest.mark.slow
 def test_ratios_stand_the_right_way_up(tiny, monkeypatch):
     """The first work takes twice as long as the second: that is what is called two, not a half."""
     monkeypatch.setattr(engine, "run_in_turn", lambda *_: ([2.0, 2.0], [1.0, 1.0]))

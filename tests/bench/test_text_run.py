@@ -59,6 +59,7 @@ def test_every_question_is_answered_once_by_all_rules_whichever_process_took_it(
     assert all(each["text"] and each["requests"] and each["bill"] for each in checked), checked
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_it_stopped_and_a_line_that_was_cut_off_is_written_again(ran, tmp_path):
     run, found, _ = ran
     lines = [line for path in sorted(run.folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
@@ -88,6 +89,7 @@ def test_what_a_record_depends_on_names_it(ran):
     assert replace(run, num_processes=7).key((0, 0)) == run.key((0, 0))
 
 
+@pytest.mark.slow
 def test_what_a_child_cannot_do_is_one_sentence_and_no_child_is_left(tmp_path):
     run = bundled_run(tmp_path, check_share=0.0)
     broken = replace(run, pairs={"q3": ModelPair(BUNDLED_LOCAL, tmp_path)})

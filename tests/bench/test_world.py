@@ -48,7 +48,8 @@ def memo(weights):
         yield engine, fresh
 
 
-@pytest.mark.parametrize(("arms", "temperature"), [(GREEDY, 0.0), pytest.param(DRAWN, 1.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("arms", "temperature"), [(GREEDY, 0.0), (DRAWN, 1.0)])
 def test_texts_requests_and_bills_are_those_of_the_client_over_the_bundled_server(arms, temperature):
     """Both models of the pair are read in batches of the same shapes, so not one near tie may fall otherwise."""
 

@@ -253,6 +253,7 @@ def test_ctrl_c_ends_the_answer_settles_it_and_keeps_what_was_said(terminal):
     assert told["settled"] >= 2 * 4 * 100_000, "what the server may have run ahead counts"
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_a_prompt_leaves_the_second_time(terminal):
     chat = terminal("--policy", "cloud", "--max-tokens", "3")
     chat.prompt()

@@ -73,6 +73,7 @@ def test_a_mistake_of_ours_is_not_hidden():
         1 / 0  # noqa: B018  (it raises)
 
 
+@pytest.mark.slow
 @each(
     ("command", "code", "said"),
     [

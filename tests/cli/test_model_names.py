@@ -47,6 +47,7 @@ def test_a_named_model_answers_as_its_file_does(kept):
         assert {client.generate(QUESTION, max_tokens=4).text} == texts
 
 
+@pytest.mark.slow
 def test_every_command_takes_the_name(kept):
     priced = invoke("price", QUESTION, "--local", "tiny:1b", "--price", "1/0.1/4", "--json")
     assert (priced.exit_code, json.loads(priced.stdout)["prompt_tokens"]) == (

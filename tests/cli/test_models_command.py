@@ -85,6 +85,7 @@ def test_a_file_may_have_any_name(tmp_path):
     assert path.name in "".join(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_the_table_has_a_line_for_every_family_and_one_for_all():
     figures = json.loads(invoke("eval", "small", "--n", 2, "--json").stdout)
     done = invoke("eval", "small", "--n", 2)
@@ -116,7 +117,7 @@ def test_split_and_number_choose_the_problems(monkeypatch):
     ("args", "code", "words"),
     [
         (["eval", "medium"], 2, "there is no model medium: no such file, and none of this name in "),
-        (["eval", "small", "--n", "1000"], 2, "distinct test problems, not 1000"),
+        pytest.param(["eval", "small", "--n", "1000"], 2, "distinct test problems, not 1000", marks=pytest.mark.slow),
         (["eval", "small", "--n", "0"], 2, "--n"),
         (["eval", "small", "--split", "exam"], 2, "exam"),
         (["eval", "real:q9"], 2, "there is no model real:q9: real, real:q3, real:d2, real:d4"),
@@ -237,6 +238,7 @@ def test_the_real_models_are_built_and_said(real_model):
 # ---- card ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_card_is_written_for_programs_and_for_people(carded):
     card = room.load(carded)
     assert (card.split, card.num_problems, list(card.models)) == ("test", 1, list(room.NAMES))
@@ -244,6 +246,7 @@ def test_a_card_is_written_for_programs_and_for_people(carded):
     assert {path.name for path in carded.iterdir()} == {"card.json", "README.md", *(f"{n}.gguf" for n in room.NAMES)}
 
 
+@pytest.mark.slow
 def test_a_card_as_json_is_the_same_card_and_writes_no_file(folder):
     expected = room.load(folder)
     for name in ("card.json", "README.md"):

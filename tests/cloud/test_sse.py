@@ -93,6 +93,7 @@ def test_what_does_not_end_is_given_up(reader, part):
         deque((found for _ in range(MAX_EVENT_BYTES // 2**20 + 1) for found in endless.feed(part)), maxlen=0)
 
 
+@pytest.mark.slow
 @each("line", [b": ping\n\n", b": ping\n", b"\n", b"id: 7\n", b"event: a\n\n"])
 def test_a_stream_of_comments_alone_ends_and_one_with_events_between_them_does_not(line):
     """Comments say that a server lives; without end they took the time of all others."""

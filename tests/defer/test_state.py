@@ -118,6 +118,7 @@ def child(state, first, step):
     return subprocess.Popen([sys.executable, "-c", command, str(first), step], stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_processes_that_add_at_once_lose_nothing_and_one_that_is_killed_only_what_it_was_adding(state):
     """Three are killed at each step of their first write; their locks go with them."""
     state.add([outcome(1000)])

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ QUESTION = "What is 47 + 86?"
 COMMAND = [sys.executable, "-P", "-m", "hybrid", "ask"]
 # Beside an endpoint the local model is named.
 LOCAL = ("--local", "small")
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 def ask(*args: str, stdin: str = "", cwd=None, **env: str) -> subprocess.CompletedProcess:
@@ -217,14 +219,7 @@ def test_a_full_disk_ends_the_trace_and_not_the_answer(invoke, stub):
     assert json.loads(done.stdout)["text"]
 
 
-@pytest.mark.parametrize(
-    "rest",
-    [
-        "| true",
-        "--json > /dev/full",
-        *(pytest.param(r, marks=pytest.mark.slow) for r in ("--json | true", "> /dev/full")),
-    ],
-)
+@pytest.mark.parametrize("rest", ["--json > /dev/full", *map(slow, ("| true", "--json | true", "> /dev/full"))])
 def test_a_reader_that_leaves_and_a_full_disk_for_the_answer_are_no_tracebacks(bundled, rest):
     shell = " ".join(map(shlex.quote, [*COMMAND, QUESTION, "--policy", "local"]))
     done = subprocess.run(["bash", "-c", f"{shell} {rest}"], capture_output=True, text=True, timeout=60, check=False)
@@ -259,10 +254,7 @@ def test_flags_win_over_the_environment_and_the_environment_over_the_file(invoke
     ("how", "flags"),
     [
         ("SIGTERM", ["--json"]),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (("SIGINT", []), ("SIGINT", ["--json"]), ("SIGTERM", []), ("SIGHUP", []))
-        ),
+        *(slow(*case) for case in (("SIGINT", []), ("SIGINT", ["--json"]), ("SIGTERM", []), ("SIGHUP", []))),
     ],
 )
 def test_ended_in_the_middle_of_an_answer_it_settles_and_leaves_no_traceback(own_stub, cleanup, tmp_path, how, flags):
@@ -309,7 +301,7 @@ def runs(process: Path) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc to see child processes")
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", [signal.SIGKILL, slow(signal.SIGINT), slow(signal.SIGTERM)])
 def test_however_the_client_ends_its_server_ends_too(bundled, cleanup, how):
     program = (
         "import hybrid, time\n"
@@ -333,12 +325,14 @@ def test_however_the_client_ends_its_server_ends_too(bundled, cleanup, how):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_who_wrote_each_token(on_a_terminal):
     seen = on_a_terminal([*COMMAND, QUESTION, "--threshold", "0.001"], "200")
     assert b"\x1b[" in seen
     assert b"by the cloud" in seen
 
 
+@pytest.mark.slow
 def test_ctrl_c_on_a_terminal_leaves_the_shell_a_line_of_its_own(on_a_terminal, own_stub):
     """In the middle of an answer of 250 ms a token."""
     far = own_stub("--latency-ms", "250")

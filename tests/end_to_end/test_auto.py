@@ -75,7 +75,8 @@ def decided(events):
     )
 
 
-@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 0.8])
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_replay_makes_every_decision_again_and_overlap_changes_none(own_stub, tmp_path, temperature):
     """Text, requests and bill, to the last bit, through llama.cpp: whatever is planned with a draft."""
 

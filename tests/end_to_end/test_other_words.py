@@ -143,7 +143,7 @@ def test_what_is_decoded_ahead_changes_nothing(stub):
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("policy", ["kl", "greedy-exact"])
+@pytest.mark.parametrize("policy", ["kl", pytest.param("greedy-exact", marks=pytest.mark.slow)])
 def test_a_cap_holds_and_the_answer_is_finished_without_the_cloud(stub, policy):
     """The endpoint's own tokens are charged, whose number is not that of ours."""
     with opened(stub.url, policy=policy, price="1/0.1/4", cap="0.001") as client:
@@ -165,7 +165,7 @@ def test_a_request_is_never_charged_above_what_was_reserved_for_it(stub):
     assert not answer.degraded
 
 
-@pytest.mark.parametrize("temperature", [0.7, 1.5])
+@pytest.mark.parametrize("temperature", [0.7, pytest.param(1.5, marks=pytest.mark.slow)])
 def test_drawn_texts_are_repeated_by_their_seed(stub, temperature):
     texts = []
     for _ in range(2):

@@ -139,6 +139,7 @@ def windows(bundled, stub, tmp_path_factory):
     return found
 
 
+@pytest.mark.slow
 def test_every_module_can_be_imported_where_what_windows_lacks_is_lacking(tmp_path):
     """What is imitated is as on Windows, too: else the tests below show nothing."""
     program = (

@@ -64,7 +64,8 @@ WALKS = st.lists(
 )
 
 
-@pytest.mark.parametrize("num_examples", [5, pytest.param(15, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_examples", [5, 15])
 @each("kind", ["bundled", "hybrid"])
 def test_a_real_model_is_read_as_if_it_had_never_held_anything_else(opened, afresh, agree, weights, kind, num_examples):
     """To what batches of different shapes do to float16 sums, as ``agree`` has it."""

@@ -378,6 +378,7 @@ def test_a_large_vocabulary_is_read_soon(bases, tmp_path):
     assert (len(header.tokens), header.tokens[-1]) == (count, b"tokens 149999")
 
 
+@pytest.mark.slow
 def test_the_children_die_alone(opener, tmp_path):
     """The instrument: a file that is not there is refused, and a dead child is told from a refusal."""
     assert opener.open(tmp_path / "none.gguf") == ("refused", f"there is no model file {tmp_path / 'none.gguf'}")

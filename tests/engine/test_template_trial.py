@@ -107,6 +107,7 @@ def test_that_the_machine_lacks_memory_is_no_verdict(whose, said):
     assert (done.stdout, done.returncode) == (said, 0), done.stderr.decode()
 
 
+@pytest.mark.slow
 @each(
     ("program", "said"),
     [

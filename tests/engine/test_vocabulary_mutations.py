@@ -31,6 +31,7 @@ def vocabulary_mutants(numbers, folder, kinds=("loaded", "refused")):
     return found
 
 
+@pytest.mark.slow
 def test_a_damaged_file_of_a_clouds_vocabulary_is_a_sentence_or_a_vocabulary(tmp_path):
     """Three quarters of the files hold nothing else, as llama.cpp's own do."""
     found = vocabulary_mutants(range(NUM_VOCABULARIES), tmp_path)

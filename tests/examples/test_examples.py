@@ -86,6 +86,7 @@ def test_both_ways_of_asking_write_the_same_text_and_gathered_questions_get_thei
     assert texts[4] == "April 24, 1978, 7:12 am"
 
 
+@pytest.mark.slow
 def test_the_tokens_of_provenance_are_the_answer_and_each_says_who_wrote_it_and_why(provenance):
     tokens = [line for line in provenance if re.match(r" *\d+ ['\"]", line)]
     parts = [re.fullmatch(r" *(\d+) (['\"].*?['\"]) +(local|cloud) +(\w+) +KL (.*)", line) for line in tokens]
@@ -118,6 +119,7 @@ def test_provenance_tells_each_request_when_it_is_asked_and_when_it_is_settled(p
     assert sum(Decimal(event[3]) for event in paid) == Decimal(billed)
 
 
+@pytest.mark.slow
 def test_a_pair_of_ones_own_answers_over_its_own_address_and_price(run, endpoint):
     model = str(MODELS / "small.gguf")
     done = run("own_models.py", "--local", model, "--cloud", endpoint, "--cloud-model", "large", "--price", "1/0.1/4")
@@ -152,11 +154,13 @@ def test_an_endpoint_that_nobody_answers_at_costs_its_help_and_not_the_answer(ru
     assert f"cannot reach {NOBODY_LISTENS}" in lines[3]
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_model_is_one_sentence(run, tmp_path):
     (tmp_path / "notes.gguf").write_text("hello")
     assert "notes.gguf is not a GGUF file" in one_sentence(run("own_models.py", "--local", "notes.gguf"))
 
 
+@pytest.mark.slow
 def test_a_model_with_another_vocabulary_is_one_sentence(run, endpoint, tmp_path):
     """The small model with two digits renumbered: it loads and writes, and means something else by what it writes."""
     one, two = ((1).to_bytes(8, "little") + digit for digit in (b"1", b"2"))
@@ -188,6 +192,7 @@ def test_a_key_is_read_from_the_variable_that_is_named(run, start_server, monkey
     assert len(finished(run("own_models.py", "--local", "small", "--cloud", url, "--api-key-env", "MY_KEY"))) == 3
 
 
+@pytest.mark.slow
 def test_a_cap_is_never_passed_and_the_answers_after_it_say_so(run):
     *lines, total = finished(run("capped.py"))
     answers = [

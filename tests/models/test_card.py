@@ -130,6 +130,7 @@ def measured(tmp_path_factory):
     return where, room.measure_models(where, told.append, 2), told
 
 
+@pytest.mark.slow
 def test_a_measured_card_says_what_the_files_are(measured):
     where, card, _ = measured
     content = (MODELS / "small.gguf").read_bytes()

@@ -126,6 +126,7 @@ def test_a_padded_matrix_and_a_row_that_is_no_number_change_nothing_else(table):
     assert texts(build_groups(PIECES, END, Table(broken))) == texts(build_groups(PIECES, END, table))
 
 
+@pytest.mark.slow
 def test_a_chain_of_neighbours_is_not_one_concept():
     """Each is near the next one (cos .8), the first and the last are not: single linkage joins all twelve."""
     rng = np.random.default_rng(5)

@@ -81,6 +81,7 @@ def test_rounding_makes_no_divergence_less_than_nothing():
     assert concept_kl(shown, rounded, Partition.of_groups(2, [{0, 1}])).estimate >= 0.0
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(large_partitioned(), st.sampled_from(SOME_K))
 def test_the_value_is_within_over_large_vocabularies(case, k):

@@ -63,6 +63,7 @@ def test_a_calibrated_pair_has_its_score_its_loss_and_its_dial():
     assert bind(source(), worth=3).planner.worth == Worth(3.0)
 
 
+@pytest.mark.slow
 def test_the_floor_falls_by_the_seed_the_question_and_what_is_learned_by_then():
     """Binomial over questions of one seed: the share that was told is the share that is checked."""
     keep_calibration(OURS)

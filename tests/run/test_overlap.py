@@ -46,8 +46,9 @@ FEW = [
 REST = [choices for choices in EVERY if choices not in FEW]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # many inputs in one case
-@pytest.mark.parametrize("inputs", [FEW, pytest.param(REST, marks=pytest.mark.slow)], ids=["few", "rest"])
+@pytest.mark.parametrize("inputs", [FEW, REST], ids=["few", "rest"])
 def test_overlap_changes_no_text_no_number_no_request_and_no_bill(answer, inputs):
     for choices in each_of(inputs):
         for seed in each_of(range(4 if choices["temperature"] or choices["policy"] in TOSSES else 1)):

@@ -42,6 +42,7 @@ def told(answer):
     return [(t.id, t.text, t.source, t.how, t.why, t.kl) for t in answer.tokens], answer.finish_reason, usage
 
 
+@pytest.mark.slow
 @each("overlap", [True, False])
 @each("name", PRESETS)
 def test_an_answer_is_replayed_as_it_was_recorded(house, run, tmp_path, name, overlap):

@@ -13,7 +13,8 @@ import pytest
 from hybrid.spend.durable import FileLedger, LedgerAdmin
 
 
-@pytest.mark.parametrize("surplus", [0, pytest.param(crowd.WORST // 2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("surplus", [0, crowd.WORST // 2])
 def test_fifty_requests_from_four_processes_against_a_cap_worth_ten_of_them(tmp_path, surplus):
     """Check-then-increment would let dozens through. What is left of a request's price buys a shorter one."""
     path, cap = tmp_path / "ledger.sqlite", 10 * crowd.WORST + surplus

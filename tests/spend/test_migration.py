@@ -95,6 +95,7 @@ def test_what_one_absurd_charge_had_bricked_can_be_mended(path):
     ledger.close()
 
 
+@pytest.mark.slow
 def test_killed_at_every_statement_nothing_is_lost_and_nothing_done_twice(path):
     content, expected = path.read_bytes(), None
     for number in range(1, 60):

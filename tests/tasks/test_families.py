@@ -125,6 +125,7 @@ def num_tokens(text):
     return sum(math.ceil(0.4 * len(piece.strip())) if piece.strip().isalpha() else 1 for piece in pieces)
 
 
+@pytest.mark.slow
 @families
 def test_worked_answers_are_long_where_they_are_meant_to_be_and_never_too_long(family):
     """Five families write 80 to 200 tokens on average, the others fewer than 80; none of them more than 220."""

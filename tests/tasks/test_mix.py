@@ -88,9 +88,8 @@ def test_what_the_table_names_exists():
 # ---- the stream ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("model", "count"), [("large", 4000), *(pytest.param(name, 20_000, marks=pytest.mark.slow) for name in MODELS)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "count"), [("large", 4000), *((name, 20_000) for name in MODELS)])
 @families
 def test_no_test_problem_comes_out_of_the_training_stream(model, family, count):
     """By hash, computed here, 4,000 draws a family: neither a test problem nor a twin of one.

@@ -99,6 +99,7 @@ def test_on_losses_of_0_and_1_it_is_rpi(rows):
     assert ours is None or ours.value == pytest.approx(theirs.value)
 
 
+@pytest.mark.slow
 def test_the_ends_are_those_of_an_enumeration_of_every_resample():
     """Of the share, of the bill and of the advantage alike, as far as 100,000 draws stray (4 standard errors)."""
     every, strays = range(len(LOCAL)), 4 * math.sqrt(0.025 * 0.975 / 100_000)

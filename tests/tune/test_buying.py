@@ -47,6 +47,7 @@ def test_what_was_bought_is_not_bought_again_and_what_is_new_is_added(house, run
     assert bought(run, h, again)[0].bought_now == 0
 
 
+@pytest.mark.slow
 def test_interrupted_at_any_request_it_goes_on_with_that_request(house, run, label_file, tmp_path):
     """The texts before it are kept: a question's draft, too, whose other text was under way."""
     for stop_at in range(12):
@@ -83,6 +84,7 @@ def test_the_cap_is_not_passed_and_what_it_allowed_is_kept(house, run, label_fil
     assert "cap" in bought(run, house(cap=50_000), label_file(tmp_path / "x"))[0].ended[1]
 
 
+@pytest.mark.slow
 @each("down", [set(range(1, 99)), set(range(5, 99)), set(range(1, 99, 2)), {3}])
 def test_a_dead_or_half_dead_cloud_ends_with_what_was_bought_kept(house, run, label_file, tmp_path, down):
     path = tmp_path / f"{min(down)}-{len(down)}.jsonl"

@@ -73,6 +73,7 @@ def test_a_pair_whose_drafts_are_always_turned_down_is_judged_by_what_its_tokens
     assert named.calibration.judge == "kl:0.2", "a judge that is asked for is taken"
 
 
+@pytest.mark.slow
 def test_a_score_that_was_fitted_with_a_critic_says_so(easy):
     read = [
         replace(each, critic=CriticNumbers(np.zeros(num), np.zeros(num)))
@@ -87,6 +88,7 @@ def test_a_score_that_was_fitted_with_a_critic_says_so(easy):
     assert OF_CRITIC not in proposals(without)
 
 
+@pytest.mark.slow
 def test_a_score_is_fitted_with_concepts_where_all_drafts_have_numbers_of_the_same():
     own, other = Partition.of_groups(12, [{0, 1, 2}, {5, 6}]), Partition.of_groups(12, [{3, 4}])
     known = questions(10, hard=0.5, length=4, partition=own)
@@ -103,6 +105,7 @@ def test_too_few_labels_and_another_judge_are_told_in_a_sentence(easy):
         calibrated(easy, judge="js:0.1")
 
 
+@pytest.mark.slow
 def test_the_drafter_to_take_is_the_one_that_leaves_least_and_only_what_is_told_apart_is_sure(easy):
     near, far = calibrated(easy, "near"), calibrated(questions(24, hard=1.0, length=6, hard_apart=3.0), "far")
     assert nats_left(near) < nats_left(far)

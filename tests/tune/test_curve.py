@@ -48,6 +48,7 @@ def test_nothing_is_asked_for_what_is_worth_nothing_and_everything_for_what_is_w
     assert everything.of_cloud <= sum(dearest) / alone
 
 
+@pytest.mark.slow
 @each("prices", PRICES)
 @each("loss", ["verdict", "nats"])
 def test_the_same_questions_twice_have_the_same_curve(prices, loss):

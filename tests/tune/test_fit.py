@@ -78,7 +78,7 @@ def test_a_score_that_was_fitted_with_a_critic_believes_it_and_one_without_is_th
         fit(plain, **PAIR, trees=trees, critic="c1")
 
 
-@pytest.mark.parametrize("trees", [True, False])
+@pytest.mark.parametrize("trees", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_what_is_told_of_unseen_questions_is_what_comes_of_them(few_trees, trees):
     """By the folds, and on questions drawn afterwards: chances rank the drafts, and are the shares that they say."""
     found = fit(draw_questions(200), **PAIR, trees=trees)
@@ -94,6 +94,7 @@ def test_what_is_told_of_unseen_questions_is_what_comes_of_them(few_trees, trees
         assert ece(questions) < 0.1
 
 
+@pytest.mark.slow
 def test_the_folds_of_a_question_have_not_seen_its_label(monkeypatch):
     """Labels by a coin cannot be told. Told by a score that was fitted to them they would be."""
     monkeypatch.setattr(fitting, "TREES", {**fitting.TREES, "max_iter": 60, "min_samples_leaf": 5})
@@ -111,6 +112,7 @@ def test_the_folds_of_a_question_have_not_seen_its_label(monkeypatch):
     assert auroc(seen) > 0.75
 
 
+@pytest.mark.slow
 def test_the_same_questions_give_the_same_calibration_to_the_last_bit(few_trees):
     questions = draw_questions(60)
     kept = fit(questions, **PAIR).to_json()
@@ -136,6 +138,7 @@ def test_without_the_library_the_hazard_is_logistic(monkeypatch):
     assert not isinstance(fit(draw_questions(40), **PAIR).score.hazard, BoostedTrees)
 
 
+@pytest.mark.slow
 def test_where_nearly_all_are_turned_down_the_loss_is_nats_and_half_the_bill_is_spent():
     questions = draw_questions(60, hard=40.0)
     found = fit(questions, **PAIR, trees=False)
@@ -166,6 +169,7 @@ def test_the_line_of_excess_is_found_and_is_never_negative():
         assert found.slope >= 0
 
 
+@pytest.mark.slow
 def test_drafts_after_a_handback_tell_how_often_the_next_is_turned_down_again():
     """Four imagined ones are counted with those that were seen."""
     questions = draw_questions(60)
