@@ -20,7 +20,7 @@ class Books:
     """A budget and a builder: it appends what a request is settled for. No price is known."""
 
     price = None
-    bytes_sent = 0
+    bytes_sent = failed = 0
 
     def __init__(self, settled):
         self.settled, self.charges = settled, []
