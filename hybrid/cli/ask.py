@@ -139,6 +139,6 @@ async def _ask(prompt: str, flags: Flags, screen: Screen | None, *, explained: b
                             plans = {} if explainer is None else {"plans": explainer.to_json()}
                             typer.echo(json.dumps(event.answer.to_json() | plans, ensure_ascii=False))
             finally:
-                tell_assumed(client.spent.assumed_nanousd)
+                tell_assumed(client.spent.assumed_nanousd, client.settings.cloud)
         if screen and explainer:
             typer.echo("\n".join(explainer.lines()), err=True)

@@ -97,7 +97,7 @@ class BatchWork:
                     async with self._told(client, tell):
                         await run.run(todo)
                 finally:
-                    tell_assumed(client.spent.assumed_nanousd)
+                    tell_assumed(client.spent.assumed_nanousd, client.settings.cloud)
 
     async def _start_progress(self, client: AsyncClient) -> None:
         """Find out what earlier runs have spent: by the cap's own account, or else by the bills of their lines."""

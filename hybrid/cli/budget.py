@@ -68,7 +68,8 @@ A line is a request: what is reserved for it, what it was charged, and its state
   by hand     charged, as stated with hybrid budget reconcile
   given back  not charged: its process died before it was sent
 
-What is reserved counts against every cap as what was charged does.
+What is reserved counts against every cap as what was charged does. A request that was left half way is charged at the
+most that it can cost: its state is blank, and hybrid budget reconcile ID --charged USD corrects it.
 
 Examples:
 

@@ -215,7 +215,7 @@ class ChatSession:
         except HybridError as error:
             self._break_off(str(error))
         finally:
-            tell_assumed(self._client.spent.assumed_nanousd - before)
+            tell_assumed(self._client.spent.assumed_nanousd - before, self._client.settings.cloud)
         if heard.text.strip():
             self._turns = (*turns, Message("assistant", heard.text))
         if self._watch and heard.tokens:

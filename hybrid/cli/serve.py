@@ -15,7 +15,7 @@ from hybrid.errors import UsageError, escape_controls
 from hybrid.model_names import NAMED
 from hybrid.setting_info import SettingPlace
 from hybrid.sources import load
-from hybrid.spend import endpoint_id
+from hybrid.spend import as_usd, endpoint_id
 
 if TYPE_CHECKING:
     from hybrid.run import AsyncClient
@@ -141,8 +141,10 @@ async def _said(client: AsyncClient) -> list[str]:
     """Return what a user should know once the model is open."""
     settings, caps = client.settings, await client.cap_statuses()
     local = settings.local or " and ".join(map(str, settings.experts)) or "the bundled small model"
-    left = max(0, min((status.left_nanousd for status in caps), default=0))
-    cap = f"{left / 1e9:.6g} USD left under its cap" if caps else "no cap"
+    lasting = [status.left_nanousd for status in caps if status.level != "request"]
+    limits = [f"{as_usd(max(0, min(lasting)))} left under its cap"] if lasting else []
+    limits += [f"at most {as_usd(each.cap_nanousd)} a question" for each in caps if each.level == "request"]
+    cap = ", ".join(limits) or "no cap"
     asked = "no cloud (offline)" if settings.offline else f"cloud {_named(settings.cloud)}"
     contexts = f"{client.parallel} contexts of {client.num_context} tokens"
     there = _named(settings.relay_url or settings.cloud)

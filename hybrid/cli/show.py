@@ -122,12 +122,20 @@ def styled(token: Token) -> Text:
     return Text(escape_controls(token.text), STYLES[provenance(token.source, token.how)])
 
 
-def tell_assumed(nanousd: int) -> None:
-    """Say on standard error what is booked at most for requests that broke off or were left; nothing for none."""
+def tell_assumed(nanousd: int, cloud: str | None) -> None:
+    """Say on standard error what is booked at most for requests that broke off or were left; nothing for none.
+
+    ``cloud``: the endpoint; None: the bundled server, which no ledger knows.
+    """
     if nanousd:
         most = as_usd(nanousd)
         said = f"{most} is booked for requests that broke off or were left, the most that they can cost"
-        typer.echo(f"hybrid: {said} (hybrid budget log; hybrid budget reconcile)", err=True)
+        ways = (
+            ""
+            if cloud is None
+            else " (hybrid budget log lists them; hybrid budget reconcile ID --charged USD corrects one)"
+        )
+        typer.echo(f"hybrid: {said}{ways}", err=True)
 
 
 def provenance(source: str, how: str) -> str:

@@ -117,8 +117,13 @@ class WatchedAnswer:
         self._log = log
 
     def hear(self, event: Event) -> None:
-        """Take what happened."""
+        """Take what happened; standard error is told once that the cloud gives no answer, and that it answers again."""
+        totals = self._monitor.state.totals
+        answered = totals.cloud is None or totals.cloud["answers"]
         self._monitor.state.hear(self._log, event)
+        if totals.cloud is not None and totals.cloud["answers"] != answered:
+            lost = f"the cloud gave no answer: {totals.cloud['why']}; what is written here for it is marked degraded"
+            tell(escape_controls(lost if answered else "the cloud answers again"))
         self._monitor.wake()
 
     def end(self, why: str | None = None, reason: str | None = None) -> None:

@@ -54,6 +54,39 @@ def test_ask_tells_it_however_it_ends(monkeypatch, ending, code, flags):
         assert done.stderr.count(LINE) == (nanousd > 0)
 
 
+@each("cloud", ["http://there", None])
+def test_the_ledger_is_named_where_it_has_them(monkeypatch, cloud):
+    """The bundled server is in no ledger: ``hybrid budget log`` would say that nothing was spent."""
+    left = Left(None, 2_068_000)
+    left.settings = Settings(cloud=cloud)
+    monkeypatch.setattr(hybrid, "open", lambda **_: left, raising=False)
+    done = CliRunner().invoke(app, ["ask", "What is 1 + 1?"])
+    assert LINE in done.stderr
+    assert ("hybrid budget reconcile ID" in done.stderr) == (cloud is not None)
+
+
+@each(
+    ("caps", "said"),
+    [
+        ([], "no cap"),
+        ([("request", 10**6, 0)], "at most 0.001 USD a question"),
+        ([("day", 10**9, 92 * 10**6), ("total", 20 * 10**9, 0), ("request", 10**6, 0)], "0.908 USD left under its cap"),
+        ([("day", 10**9, 2 * 10**9)], "0 USD left under its cap"),
+    ],
+)
+def test_what_a_question_may_cost_is_not_what_is_left(caps, said):
+    """A cap of each question was called what is left, though three questions of that price went through."""
+    statuses = tuple(CapStatus(level, cap, spent, 0) for level, cap, spent in caps)
+
+    async def cap_statuses():
+        return statuses
+
+    named = {"relayer": None, "parallel": 1, "num_context": 9, "notes": (), "cap_statuses": cap_statuses}
+    first, *_ = asyncio.run(_said(SimpleNamespace(settings=Settings(), **named)))
+    assert f", {said}, " in first
+    assert ("a question" in first) == any(level == "request" for level, *_ in caps)
+
+
 SETTINGS = {"price": "1/0.1/4", "relay_url": "http://there", "relay_model": "m"}
 
 

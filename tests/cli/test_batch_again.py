@@ -44,7 +44,7 @@ class Answers:
     def open(self, **flags):
         self.spender, self.flags = flags["spender"], flags
         named = {"offline": bool(flags["offline"]), "cloud_model": flags["cloud_model"]}
-        settings = SimpleNamespace(parallel=flags["parallel"] or 1, cap=None, seed=None, **named)
+        settings = SimpleNamespace(parallel=flags["parallel"] or 1, cap=None, seed=None, cloud=None, **named)
         client = SimpleNamespace(settings=settings, parallel=settings.parallel, spent=self.spent, notes=())
         client.generate, client.cap_statuses = self.generate, self.cap_statuses
         return Opening(settings, client, flags["cloud"] or "bundled")

@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from hybrid.run.answer import Token
-from hybrid.run.events import Degraded, TokenEmitted
+from hybrid.run.events import CloudRecovered, Degraded, TokenEmitted
 from hybrid.serve import monitor
 from hybrid.serve.errors import internal_error
 from hybrid.serve.served import Served, ServeOptions
@@ -190,6 +190,21 @@ def test_a_failure_is_told_on_standard_error_once_and_whoever_leaves_is_none(cap
             watched.end(why, "the cloud did not answer" if why else None)
             watched.end()
         assert capsys.readouterr().err == f"hybrid: answer ca failed: {said}\n"
+
+
+def test_an_outage_is_told_on_standard_error_once_and_its_end_too(capsys):
+    """No chat app shows the mark of a degraded answer: whoever runs the server reads it there."""
+    lost = Degraded("canary \x1b[31m reply", "unreachable")
+    for texts, said in ((True, "canary \\x1b[31m reply"), (False, "the cloud did not answer")):
+        _, watch = app_of(shows_texts=texts)
+        for events in ((lost,), (lost,), (CloudRecovered(9.0),), (Degraded("the cap", "budget"),)):
+            watched = watch.begin("answer", "hybrid")
+            for event in events:
+                watched.hear(event)
+            watched.end()
+        begun, over = capsys.readouterr().err.splitlines()
+        assert begun == f"hybrid: the cloud gave no answer: {said}; what is written here for it is marked degraded"
+        assert over == "hybrid: the cloud answers again"
 
 
 def test_a_standard_error_that_is_closed_or_full_is_no_failure_of_an_answer(monkeypatch, capsys):
