@@ -51,7 +51,7 @@ REST = [choices for choices in EVERY if choices not in FEW]
 @pytest.mark.parametrize("inputs", [FEW, REST], ids=["few", "rest"])
 def test_overlap_changes_no_text_no_number_no_request_and_no_bill(answer, inputs):
     for choices in each_of(inputs):
-        for seed in each_of(range(4 if choices["temperature"] or choices["policy"] in TOSSES else 1)):
+        for seed in each_of(range(2 if choices["temperature"] or choices["policy"] in TOSSES else 1)):
             expected, none, _ = answer(None, seed=seed, **choices)
             assert none == 0, choices
             for num_ahead in (0, 1, 3, 99):

@@ -152,7 +152,7 @@ def test_canonical_texts_of_two_families_are_never_equal():
 
 @pytest.mark.slow
 @families
-@draws(150, 1000)
+@draws(150, 500)
 def test_no_question_of_one_split_occurs_in_another_whatever_the_seed(family, count):
     """Twins told by the question alone would be caught here only if their text were the same; see the next tests.
 
