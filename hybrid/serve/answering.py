@@ -67,7 +67,7 @@ def read_long(raw: bytes, read: Read, pace: Pace) -> tuple[dict[str, Any], Asked
 
 def _read(raw: bytes, read: Read, pace: Pace) -> tuple[dict[str, Any], Asked]:
     try:
-        fields = object_of(raw, pace.step)
+        fields = object_of(raw, pace)
     finally:
         pace.rest()
     asked = read(fields, pace.through)

@@ -13,7 +13,7 @@ import asyncio
 import hmac
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -21,11 +21,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hybrid.errors import UsageError
 from hybrid.serve.api_error import ApiError
-from hybrid.serve.body_total import BodyShare, BodyTotal
+from hybrid.serve.body_total import SHORT, BodyShare, BodyTotal
 from hybrid.serve.served import ServeOptions
 
 MAX_BODY = 8 * 1024 * 1024
 BODY_WITHIN_S = 30.0
+# Of all long bodies together: a dozen callers who send 8 MiB again and again took all of the loop.
+LONG_BYTES_PER_S = 64 * 2**20
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 # Addresses that stand for every one of a machine: nobody calls it by them.
 EVERY = frozenset({"0.0.0.0", "::"})  # noqa: S104  (compared, never bound here)
@@ -37,12 +39,18 @@ _FORM_KEYS = ("authorization", "x-api-key")
 class Guard:
     """ASGI middleware that turns away whom the endpoint does not answer."""
 
-    def __init__(self, app: ASGIApp, options: ServeOptions, own_key_paths: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        options: ServeOptions,
+        own_key_paths: frozenset[str] = frozenset(),
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
         """Take the routes, and the paths of those that ask for a key or a cookie themselves."""
         self._app = app
         self._options = options
         self._own_key_paths = own_key_paths
-        self._bodies = BodyTotal()
+        self._bodies, self._turn, self._sleep = BodyTotal(), asyncio.Lock(), sleep
         self._hosts = LOOPBACK | options.hosts | ({options.host.lower()} - EVERY)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,7 +88,12 @@ class Guard:
             await error.response()(scope, receive, named)
             return
         with self._bodies.open_share() as share:  # what came of a body is held until its answer has ended
-            await self._app(scope, _bounded(receive, share) if posts else receive, named)
+            await self._app(scope, _bounded(receive, share, self._rest) if posts else receive, named)
+
+    async def _rest(self, num_bytes: int) -> None:
+        """Rest for what came of a long body, one caller after the other."""
+        async with self._turn:
+            await self._sleep(num_bytes / LONG_BYTES_PER_S)
 
     def _mind_host(self, headers: Headers) -> None:
         """Refuse names that are not this machine's."""
@@ -210,8 +223,11 @@ def _check_head(headers: Headers) -> None:
         raise _too_long()
 
 
-def _bounded(receive: Receive, share: BodyShare) -> Receive:
-    """Return how a body is received: bounded in length and time, and by what the bodies of others take."""
+def _bounded(receive: Receive, share: BodyShare, rest: Callable[[int], Awaitable[None]]) -> Receive:
+    """Return how a body is received: bounded in length and time, and by what the bodies of others take.
+
+    What comes beyond a short one rests, whether there is room for it or not: only then is more received.
+    """
     came, ended, deadline = 0, False, asyncio.get_running_loop().time() + BODY_WITHIN_S
 
     async def bounded() -> Message:
@@ -224,11 +240,15 @@ def _bounded(receive: Receive, share: BodyShare) -> Receive:
         except TimeoutError:
             said = f"the body did not come within {BODY_WITHIN_S:g} s"
             raise ApiError(408, said, code="body_timeout", headers={"connection": "close"}) from None
-        came += len(message.get("body", b""))
+        came += (num_bytes := len(message.get("body", b"")))
         ended = not message.get("more_body", False)
         if came > MAX_BODY:
             raise _too_long()
-        share.grow(len(message.get("body", b"")))
+        try:
+            share.grow(num_bytes)
+        finally:
+            if came > SHORT:
+                await rest(num_bytes)
         return message
 
     return bounded

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
+from unittest.mock import patch
+
 import pytest
 from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.config import Settings, names_for
+from hybrid.serve import asked
 from hybrid.serve.api_error import ApiError
-from hybrid.serve.asked import MOST_CHOICES, MOST_STOPS, RELAYED, object_of, read_chat, read_completion
+from hybrid.serve.asked import MOST_CHOICES, MOST_STOPS, RELAYED, num_values, object_of, read_chat, read_completion
 from hybrid.setting_info import SettingPlace
 from hybrid.types import Message
 
@@ -232,6 +237,55 @@ def test_a_body_is_an_object_or_refused(raw):
         assert isinstance(object_of(raw), dict)
     except ApiError as error:
         assert error.code == "invalid_json"  # noqa: PT017
+
+
+def counted(value):
+    """Count the lists and objects of a parsed document, and what stands behind another in one."""
+    if not isinstance(value, list | dict):
+        return 0
+    inner = list(value.values() if isinstance(value, dict) else value)
+    return 1 + max(0, len(inner) - 1) + sum(map(counted, inner))
+
+
+HARD = st.text(st.sampled_from('"\\\\,[{a\u00e9'), max_size=12)
+
+
+@given(
+    st.recursive(
+        st.none() | st.floats() | HARD,
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(HARD, inner, max_size=4),
+        max_leaves=20,
+    ),
+    st.booleans(),
+    st.integers(1, 9),
+)
+def test_the_values_of_a_body_are_counted_without_reading_it(value, escaped, at_once):
+    """Wherever the parts that are looked at end: a quote may stand in one, and what escapes it in the one before."""
+    raw = json.dumps(value, ensure_ascii=escaped).encode()
+    with patch.object(asked, "COUNTED_AT_ONCE", at_once):
+        assert num_values(raw) == counted(value)
+
+
+@given(
+    st.lists(st.sampled_from([b'"', b"\\", b",", b"[", b"1", b"\xff"]), max_size=30).map(b"".join), st.integers(1, 9)
+)
+def test_no_fewer_values_are_counted_of_what_is_no_json_than_are_read_of_it(raw, at_once):
+    """Nothing is read beyond the first fault."""
+    read = 0
+    for end in range(len(raw) + 1):
+        with suppress(ValueError):
+            read = max(read, counted(json.loads(b"[" + raw[:end] + b"]")))
+    with patch.object(asked, "COUNTED_AT_ONCE", at_once):
+        assert num_values(b"[" + raw) >= read
+
+
+@each("encoding", ["utf-16", "utf-16-le", "utf-32-be"])
+def test_a_body_is_utf_8(encoding):
+    """As JSON between systems is (RFC 8259, 8.1); in another encoding its values could not be counted."""
+    assert object_of('{"a": "\u2200"}'.encode()) == {"a": "\u2200"}
+    with pytest.raises(ApiError) as found:
+        object_of('{"a": "\u2200"}'.encode(encoding))
+    assert found.value.code == "invalid_json"
 
 
 @each(

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -56,7 +57,7 @@ class Caller:
         self.task = asyncio.create_task(run())
 
     async def settle(self):
-        for _ in range(6):
+        for _ in range(40):
             await asyncio.sleep(0)
 
 
@@ -69,7 +70,7 @@ def calls(step):
         async def routed(scope, receive, send):
             await scope["caller"].app(scope, receive, send)
 
-        guard = Guard(routed, ServeOptions())
+        guard = Guard(routed, ServeOptions(), sleep=lambda _: asyncio.sleep(0))
 
         def begin():
             caller = Caller()
@@ -267,6 +268,47 @@ def test_of_a_long_prompt_the_monitor_keeps_the_end():
     ]
 
 
+def test_long_bodies_are_received_together_at_one_rate_whether_there_is_room_for_them_or_not():
+    """A dozen callers who sent 8 MiB again and again had all of the loop; those turned away came back at once."""
+    resting, rested, came = [0], [], 0
+
+    async def sleep(seconds):
+        resting[0] += 1
+        rested.append((seconds, resting[0]))
+        await asyncio.sleep(0)
+        resting[0] -= 1
+
+    async def routed(scope, receive, send):
+        nonlocal came
+        with suppress(ApiError):
+            while (message := await receive())["more_body"]:
+                came += len(message["body"])
+        await asyncio.Event().wait()
+
+    async def go():
+        guard = Guard(routed, ServeOptions(), sleep=sleep)
+
+        def body(part):
+            async def receive():
+                return {"type": "http.request", "body": part, "more_body": True}
+
+            return receive
+
+        callers = [asyncio.create_task(guard(SCOPE, body(bytes(2**18)), None)) for _ in range(12)]
+        short = asyncio.create_task(guard(SCOPE, body(b"x"), None))
+        for _ in range(2_000):
+            await asyncio.sleep(0)
+        for task in (*callers, short):
+            task.cancel()
+        await asyncio.gather(*callers, short, return_exceptions=True)
+
+    asyncio.run(go())
+    assert came > 48 * MIB
+    assert sum(seconds for seconds, _ in rested) >= (came - 2_000) / (64 * MIB), "all but the short one's"
+    assert {num for _, num in rested} == {1}, "one at a time"
+    assert len(rested) > came // 2**18, "one that was turned away has rested, too"
+
+
 def test_a_body_of_nothing_but_brackets_is_not_read(endpoint, run, monkeypatch):
     """8 MiB of them took 2 s, in which nobody was answered, and 200 MiB. A text may hold some."""
     read = []
@@ -274,11 +316,11 @@ def test_a_body_of_nothing_but_brackets_is_not_read(endpoint, run, monkeypatch):
         asked, "json", SimpleNamespace(loads=lambda raw, **how: read.append(len(raw)) or json.loads(raw, **how))
     )
     served = endpoint()
-    for one in (b"[],", b'{"a":[]},', b"{},"):
+    for one in (b"[],", b'{"a":[]},', b"{},", b'1,"\\"",'):
         body = b'{"messages": [' + one * 270_000 + b"{}]}"
         heard = run(served.ask("/v1/chat/completions", body))
         assert (heard.status, heard.error["code"]) == (413, "body_too_long")
     assert read == []
-    text = {"model": "hybrid:local", "messages": [{"role": "user", "content": "[{" * 100_000}], "max_tokens": 2}
+    text = {"model": "hybrid:local", "messages": [{"role": "user", "content": "[{," * 300_000}], "max_tokens": 2}
     assert run(served.ask("/v1/chat/completions", text)).error["code"] == "context_length_exceeded"
     assert len(read) == 1
