@@ -87,8 +87,9 @@ class Wire:
         )
         every = (self._client._transport, *self._client._mounts.values())
         self._pools = [transport._pool for transport in every if isinstance(transport, httpx.AsyncHTTPTransport)]
+        network = Network()
         for pool in self._pools:
-            pool._network_backend = Network()
+            pool._network_backend = network
         self._changes = 0
         # What messages call the endpoint: without the user name and password a URL may hold.
         self.url = str(httpx.URL(base).copy_with(userinfo=b"", query=None, fragment=None))

@@ -185,9 +185,10 @@ def test_a_real_connection_that_comes_second_is_closed(monkeypatch):
         async with await asyncio.start_server(lambda _, incoming: incoming.close(), "127.0.0.1", 0) as server:
             taken = await network.Network().connect_tcp("there", server.sockets[0].getsockname()[1])
             still_open = [each for each in open_ if each.get_extra_info("socket").fileno() >= 0]
+            same = [each.get_extra_info("socket") is taken.get_extra_info("socket") for each in still_open]
             await taken.aclose()
             await anyio.sleep(0.05)  # until the server has closed its own ends
-            return len(open_), [each is taken for each in still_open]
+            return len(open_), same
 
     monkeypatch.setattr(names, "HEAD_START_S", 0.0)
     monkeypatch.setattr(network, "resolve", both)

@@ -1,0 +1,120 @@
+"""Floods: streams that bring much work rest for it, in turn, and others do not notice; on clocks of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+
+from cases import each
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybrid.cloud.network import Floods, PacedStream
+
+MOST = 2**16
+# What a stream has before it rests, in seconds and of the time, and how many times as long as its work a rest takes.
+FREE_S, FREE_SHARE, TIMES = 0.005, 1 / 32, 4
+
+
+class Machine:
+    """Clocks that only the test moves, and streams over them. ``rests``: how long each was, and how many rested."""
+
+    def __init__(self):
+        self.wall = self.work = 0.0
+        self.rests, self.resting = [], 0
+        self.floods = Floods(self.sleep, lambda: self.work, lambda: self.wall)
+
+    async def sleep(self, seconds):
+        self.wall += seconds
+        self.resting += 1
+        self.rests.append((seconds, self.resting))
+        await asyncio.sleep(0)
+        self.resting -= 1
+
+    def does(self, seconds):
+        self.work += seconds
+        self.wall += seconds
+
+    async def read(self, max_bytes, _timeout=None):
+        """Be a server that always has more to give."""
+        return b"x" * max_bytes
+
+    async def write(self, _buffer, _timeout=None):
+        """Be a server that takes anything."""
+
+    async def start_tls(self, *_args, **_kwargs):
+        """Be a server that speaks TLS."""
+        return self
+
+    def stream(self):
+        return PacedStream(self, self.floods)
+
+
+@given(st.lists(st.floats(0.0, 2 * FREE_S), min_size=1, max_size=60), st.integers(1, 4))
+def test_all_floods_together_have_one_part_of_the_loop(works, num):
+    machine = Machine()
+
+    async def flood():
+        stream = machine.stream()
+        for work in works:
+            await stream.read(MOST)
+            machine.does(work)
+        await stream.read(MOST)
+
+    async def floods():
+        await asyncio.gather(*(flood() for _ in range(num)))
+
+    asyncio.run(floods())
+    rested = sum(seconds for seconds, _ in machine.rests)
+    free = num * FREE_S + FREE_SHARE * machine.wall * num
+    assert rested >= TIMES * (machine.work - free) - 1e-9
+    assert all(resting == 1 for _, resting in machine.rests), "one at a time"
+
+
+@each("tls", [False, True])
+def test_a_stream_of_a_hundred_events_a_second_never_rests(tls):
+    machine = Machine()
+
+    async def honest():
+        stream = machine.stream()
+        stream = await stream.start_tls() if tls else stream
+        for _ in range(5_000):
+            machine.wall += 0.01
+            await stream.read(MOST)
+            machine.does(0.0001)
+
+    asyncio.run(honest())
+    assert machine.rests == []
+
+
+@each("tls", [False, True])
+def test_a_read_brings_little_where_what_came_took_long_and_all_there_is_where_it_did_not(tls):
+    """64 KiB of interim replies are parsed in one go, for 130 ms."""
+    machine = Machine()
+
+    async def sizes(work):
+        stream = machine.stream()
+        stream = await stream.start_tls() if tls else stream
+        found = []
+        for _ in range(12):
+            found.append(len(await stream.read(MOST)))
+            machine.does(work)
+        return found
+
+    assert asyncio.run(sizes(0.0001))[-1] == MOST
+    slow = asyncio.run(sizes(0.01))
+    assert max(slow) <= MOST // 8
+    assert slow[-1] == 1024
+
+
+def test_a_request_owes_nothing_of_what_passed_since_the_last_reply():
+    machine = Machine()
+
+    async def requests():
+        stream = machine.stream()
+        for _ in range(100):
+            await stream.write(b"x")
+            await stream.read(MOST)
+            machine.does(1.0)
+
+    asyncio.run(requests())
+    assert machine.rests == []
