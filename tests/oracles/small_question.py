@@ -4,14 +4,16 @@
 
 NAME: turns-25000, turns-100000, numbers (a list of four million), texts (a million empty ones), lists, pages (of the
 monitor, unread), or what the upstream says (``lying_upstream.LIES``). The callers and the upstream are processes of
-their own, so that the one that measures is not what waits. Alone and beside take turns within one run. On two cores the
-callers and the upstream have one of them.
+their own, so that the one that measures is not what waits. They have half of the cores, and the server the other half,
+alone, too: on another machine they would take none of the server's, and beside a dozen processes on its two cores an
+idle server took 40 times its time. Alone and beside take turns within one run.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -29,6 +31,8 @@ LIES["endless-small-events"] = endless(head(streamed=True), delta("a"))
 USUAL = ["turns-25000", "turns-100000", "numbers", "texts", "lists", "pages", "endless-comments"]
 USUAL += ["endless-small-events", "endless-100-continue", "endless-events"]
 WARMS_UP_S, ROUNDS = 2.0, 3
+CORES = sorted(os.sched_getaffinity(0))
+HALF = (len(CORES) + 1) // 2
 
 
 def body_of(name: str) -> bytes:
@@ -45,6 +49,7 @@ def body_of(name: str) -> bytes:
 def call(name: str, port: int) -> None:
     """Send it without end, and read what comes."""
     raw = request(body_of(name), "Connection: close")
+    print("ready", flush=True)
     while True:
         with suppress(OSError), connect(port) as there:
             there.sendall(raw)
@@ -56,6 +61,8 @@ def call(name: str, port: int) -> None:
 def processes(*parts: list[str]) -> Iterator[list[subprocess.Popen[str]]]:
     """This program in some of its parts, until the block is left."""
     started = [subprocess.Popen([sys.executable, __file__, *part], stdout=subprocess.PIPE, text=True) for part in parts]
+    for each in started:
+        os.sched_setaffinity(each.pid, CORES[HALF:] or CORES)
     try:
         yield started
     finally:
@@ -85,7 +92,8 @@ def measure(server: ServeProcess, name: str, questions: int, callers: int) -> st
             if name == "pages":
                 attack.enter_context(silent_pages(server.port, 100))
             else:
-                attack.enter_context(processes(*[["--call", name, str(server.port)]] * callers))
+                for each in attack.enter_context(processes(*[["--call", name, str(server.port)]] * callers)):
+                    each.stdout.readline()
             time.sleep(WARMS_UP_S)
             beside += times_ms(server.port, questions // ROUNDS)
         time.sleep(WARMS_UP_S)
@@ -112,6 +120,7 @@ def main() -> None:
             print(there.url, flush=True)
             time.sleep(3600)
     else:
+        os.sched_setaffinity(0, CORES[:HALF])
         with processes(["--upstream"]) as [upstream], TemporaryDirectory() as folder:
             url = upstream.stdout.readline().strip()
             with ServeProcess(Path(folder), **relay_to(url), HYBRID_RETRIES="0") as server:
