@@ -114,14 +114,14 @@ def encode(line: InputLine, found: Mapping[str, Any]) -> bytes:
     return msgspec.json.encode({"line": line.number, "input": line.digest, **found}, enc_hook=float) + b"\n"
 
 
-def decode(raw: bytes, path: Path) -> OutputLine:
-    """Read a whole line. Raises UsageError, naming the file, where no batch wrote it."""
+def decode(raw: bytes, path: Path, number: int | None = None) -> OutputLine:
+    """Read a whole line, the ``number``-th of its file. Raises UsageError, naming both, where no batch wrote it."""
     try:
         entry = msgspec.json.decode(raw, type=OutputLine)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise foreign(path) from None
+        raise foreign(path, number) from None
     if not raw.endswith(b"\n") or not raw.startswith(_head(entry.line, entry.input)):
-        raise foreign(path)
+        raise foreign(path, number)
     return entry
 
 
@@ -157,9 +157,11 @@ def check_cloud(entry: OutputLine, cloud: CloudNames, path: Path) -> None:
             raise UsageError(msg)
 
 
-def foreign(path: Path) -> UsageError:
-    """Return the refusal of a file that holds something else."""
-    return UsageError(f"{path} holds something that no batch wrote: give another file")
+def foreign(path: Path, number: int | None = None) -> UsageError:
+    """Return the refusal of a file that holds something else, in its ``number``-th line where that is known."""
+    where = "" if number is None else f" in line {number}"
+    kept = f", or only the lines of this one before line {number}" if number and number > 1 else ""
+    return UsageError(f"{path} holds something that no batch wrote{where}: give another file{kept}")
 
 
 def too_many(path: Path) -> UsageError:

@@ -88,13 +88,13 @@ class BatchOutput:
         """
         torn: list[InputLine] = []
         known: set[int] = set()
-        for raw in self._file.lines():
+        for number, raw in enumerate(self._file.lines(), 1):
             if (line := next(lines, None)) is None:
                 raise too_many(self.path)
             if is_torn(raw, line):
                 torn = [line]
                 break
-            entry = decode(raw, self.path)
+            entry = decode(raw, self.path, number)
             check_answers(entry, line, self.path, corrected=corrected)
             if self._waiting.check(line, corrected=corrected):
                 known.add(line.number)

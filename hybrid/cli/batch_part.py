@@ -120,10 +120,10 @@ class WaitingLines:
         old.close()
 
     def _read(self, file: LineFile) -> None:
-        for raw in file.lines():
+        for number, raw in enumerate(file.lines(), 1):
             if is_torn(raw):
                 break
-            entry = decode(raw, self.path)
+            entry = decode(raw, self.path, number)
             self._entries[entry.line] = entry, StoredLine(file, self._whole, len(raw))
             self._whole += len(raw)
 

@@ -227,6 +227,22 @@ def test_a_device_is_refused():
         BatchOutput(Path(os.devnull))
 
 
+@pytest.mark.parametrize(("cut", "broken"), [("", 2), ("\n", 2), ("\n", 3)])
+def test_a_damaged_line_is_named_and_nothing_changed(tmp_path, whole, cut, broken):
+    """It may be one of thousands that are paid."""
+    path, found = tmp_path / "out", whole.splitlines(keepends=True)
+    found[broken - 1] = found[broken - 1][:40] + cut.encode()
+    path.write_bytes(b"".join(found))
+    said = (
+        f"out holds something that no batch wrote in line {broken}: give another file, or only the lines of this one "
+    )
+    with pytest.raises(UsageError, match=f"{said}before line {broken}"):
+        go_on(path)
+    assert path.read_bytes() == b"".join(found)
+    path.write_bytes(b"".join(found[: broken - 1]))
+    assert go_on(path) == ([1, 3, 4, 5][: broken - 1], [1, 3, 4, 5][broken - 1 :])
+
+
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
 def test_a_line_that_cannot_be_written_whole_is_not_begun(tmp_path, whole, monkeypatch, error):
     path, write = tmp_path / "out", os.write
