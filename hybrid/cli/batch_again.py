@@ -1,9 +1,10 @@
 """``hybrid batch --again``: lines of an output are asked anew, into a file that takes its place once it is complete.
 
 The law: the lines that are not asked anew are those of the output, byte for byte, and an answer gives way only to a
-better one: never to an error, and one that went on without the cloud never to another such. Until the new file is
-complete the output is the old one, untouched; what stands in the new one of another output is refused
-(``tests/cli/test_batch_again.py``). Who answers is not known here.
+better one: never to an error, and one that went on without the cloud never to another such. What the other attempts of
+a line have cost stays with it (``tests/cli/test_batch_money.py``). Until the new file is complete the output is the old
+one, untouched; what stands in the new one of another output is refused (``tests/cli/test_batch_again.py``). Who answers
+is not known here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hybrid.cli.batch_lines import CloudNames, Outcome, OutputLine, StoredLine, check_cloud, decode, encode
+from hybrid.cli.batch_lines import (
+    CloudNames,
+    Outcome,
+    OutputLine,
+    StoredLine,
+    add_known,
+    check_cloud,
+    decode,
+    encode,
+    with_discarded,
+)
 from hybrid.cli.batch_output import BatchOutput, beside
 from hybrid.cli.questions import InputLine
 from hybrid.errors import UsageError, to_one_line
@@ -46,13 +57,12 @@ class OldLines:
         together; where lines that failed are asked, they may have been corrected in the input.
         """
         self._out, self._asked = out, asked
-        self.discarded_nanousd = 0
-        """What attempts of this run have cost that were not better; no line holds it."""
         out.compare(lines, lambda entry, _: check_cloud(entry, cloud, out.path), corrected=Outcome.FAILED in asked)
         self.num_taken = sum(entry.outcome not in asked for entry, _ in out.stored())
         self._stored = out.stored()
         self._ahead = next(self._stored, None)
         self._open: dict[int, tuple[OutputLine, StoredLine]] = {}
+        self._not_better: dict[int, OutputLine] = {}
 
     def take(self, line: InputLine) -> StoredLine | None:
         """Return the line that is taken over as it stands; None where the line is asked."""
@@ -65,17 +75,25 @@ class OldLines:
         return found is None or found[0].outcome in self._asked
 
     def better_of(self, line: InputLine, found: Mapping[str, Any]) -> bytes | StoredLine:
-        """Return what a line that was asked comes to: what was found, or the old line where that is the better one."""
+        """Return what a line that was asked comes to: what was found, or the old line where that is the better one.
+
+        Either carries on what the other attempts have cost.
+        """
         raw = encode(line, found)
-        old = self._find(line.number)
-        if old is None or old[0].outcome == Outcome.FAILED:
+        if (old := self._find(line.number)) is None:
             return raw
+        new, (before, stored) = decode(raw, self._out.path), old
         # Of two that are degraded the old one may hold what the cloud wrote, and the bill of it.
-        new = decode(raw, self._out.path)
-        if new.outcome > old[0].outcome:
-            return raw
-        self.discarded_nanousd += (new.bill.nanousd or 0) if new.bill else 0
-        return old[1]
+        if before.outcome == Outcome.FAILED or new.outcome > before.outcome:
+            return with_discarded(raw, before.cost_nanousd)
+        self._not_better[line.number] = new
+        if new.cost_nanousd == 0:
+            return stored
+        return with_discarded(stored.read(), add_known(before.discarded_nanousd, new.cost_nanousd))
+
+    def take_attempt(self, number: int) -> OutputLine | None:
+        """Return, once, what this run's attempt of a line came to where the old line was kept."""
+        return self._not_better.pop(number, None)
 
     def check(self, entry: OutputLine, stored: StoredLine, path: Path) -> None:
         """Raise UsageError where a line of the new file was taken over from another output than this."""

@@ -60,6 +60,8 @@ class OutputLine(msgspec.Struct, frozen=True):
     """What is read back of a line of the output: all but the answer itself.
 
     ``cloud``: the endpoint that the batch named, and ``cloud_model`` the model there, if it named one.
+    ``discarded_nanousd``: what other attempts of this line have cost, those that it replaced and those that were no
+    better; None: not known.
     """
 
     line: int
@@ -72,7 +74,13 @@ class OutputLine(msgspec.Struct, frozen=True):
     cloud_model: str | None = None
     usage: TokenCounts | None = None
     bill: BillRecord | None = None
+    discarded_nanousd: int | None = 0
     notes: tuple[str, ...] = ()
+
+    @property
+    def cost_nanousd(self) -> int | None:
+        """What all attempts of the line have cost; None: not known."""
+        return add_known(self.bill.nanousd if self.bill else 0, self.discarded_nanousd)
 
     @property
     def outcome(self) -> Outcome:
@@ -112,6 +120,18 @@ class StoredLine(NamedTuple):
 def encode(line: InputLine, found: Mapping[str, Any]) -> bytes:
     """Return the line of the output that says what a line of the input came to."""
     return msgspec.json.encode({"line": line.number, "input": line.digest, **found}, enc_hook=float) + b"\n"
+
+
+def with_discarded(raw: bytes, nanousd: int | None) -> bytes:
+    """Return a whole line of the output with what other attempts of it have cost; for none it stays as it is."""
+    return (
+        raw if nanousd == 0 else msgspec.json.encode(msgspec.json.decode(raw) | {"discarded_nanousd": nanousd}) + b"\n"
+    )
+
+
+def add_known(one: int | None, other: int | None) -> int | None:
+    """Add two amounts; one that is not known makes the sum unknown, never less."""
+    return None if one is None or other is None else one + other
 
 
 def decode(raw: bytes, path: Path, number: int | None = None) -> OutputLine:

@@ -63,7 +63,6 @@ class BatchWork:
         self._progress.done += self._output.num_waiting
         if (first := self._first_asked(todo)) is not None:
             run_until_interrupted(lambda: self._answer(chain([first], todo), is_told=is_told))
-        self.tally.discarded_nanousd = self._old.discarded_nanousd if self._old else 0
         if self._opening.settings.cap is not None:
             self.tally.open_nanousd = asyncio.run(self._left_open())
 
@@ -102,7 +101,7 @@ class BatchWork:
     async def _start_progress(self, client: AsyncClient) -> None:
         """Find out what earlier runs have spent: by the cap's own account, or else by the bills of their lines."""
         own = [cap for cap in await client.cap_statuses() if cap.level == "client"]
-        self._progress.spent_before_nanousd = own[0].spent_nanousd if own else self.tally.bill.nanousd
+        self._progress.spent_before_nanousd = own[0].spent_nanousd if own else self.tally.cost_nanousd
         self._progress.reserved_before_nanousd = own[0].reserved_nanousd if own else 0
         self._progress.begin(time.monotonic())
 
@@ -143,7 +142,8 @@ class BatchWork:
         self._count(entry)
 
     def _count(self, entry: OutputLine) -> None:
-        self.tally.add(entry, is_kept=entry.line not in self._answered)
+        attempt = self._old.take_attempt(entry.line) if self._old else None
+        self.tally.add(entry, attempt, is_kept=entry.line not in self._answered)
         self._answered.discard(entry.line)
         if self._old:
             self.tally.compare(better=self._old.improved(entry))

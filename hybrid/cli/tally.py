@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hybrid.cli.batch_lines import OutputLine
+from hybrid.cli.batch_lines import OutputLine, add_known
 from hybrid.cli.batch_repair import RepairNeeds
 from hybrid.run.spending import check_cost_note, note_of_all
 from hybrid.spend import Bill, as_usd
@@ -21,9 +21,10 @@ class Tally:
 
     ``asked_again``: lines that ``--again`` asked anew, of which ``better`` came to more than before.
     ``open_nanousd``: what requests whose charge is not known (a run was killed, a connection broke) may have cost;
-    under ``--cap``, where it counts as spent. ``discarded_nanousd``: the bills of this run's attempts under ``--again``
-    that were not better, which no line holds. ``degraded_kinds``: the degraded lines by kind (``unknown``: those of
-    before kinds were told). ``check_cost_note``: the first line's note that its checks cost more than the cloud alone.
+    under ``--cap``, where it counts as spent. ``discarded_nanousd``: what attempts have cost that ``--again`` replaced,
+    or that were not better, in all runs: with the bill it is what all answers of the output have cost; None: not known.
+    ``degraded_kinds``: the degraded lines by kind (``unknown``: those of before kinds were told).
+    ``check_cost_note``: the first line's note that its checks cost more than the cloud alone.
     ``repairable``: lines that a cap, a day's pacing or an outage decided; ``needs``: what must
     change before another try of them.
     """
@@ -42,10 +43,15 @@ class Tally:
     cloud_requests: int = 0
     bill: Bill = Bill(0, 0, 0)  # noqa: RUF009  (frozen)
     open_nanousd: int = 0
-    discarded_nanousd: int = 0
+    discarded_nanousd: int | None = 0
     check_cost_note: str | None = None
     first_failure: str | None = None
     first_reason: str | None = None
+
+    @property
+    def cost_nanousd(self) -> int | None:
+        """What all attempts have cost that these lines hold or replaced; None: not known."""
+        return add_known(self.bill.nanousd, self.discarded_nanousd)
 
     def compare(self, *, better: bool | None) -> None:
         """Count whether a line that was asked again is better than before; None: it was not asked again."""
@@ -53,9 +59,13 @@ class Tally:
             self.asked_again += 1
             self.better += better
 
-    def add(self, entry: OutputLine, *, is_kept: bool) -> None:
-        """Count a line; ``is_kept``: an earlier run has answered it."""
+    def add(self, entry: OutputLine, attempt: OutputLine | None = None, *, is_kept: bool) -> None:
+        """Count a line; ``is_kept``: an earlier run has answered it.
+
+        ``attempt``: what this run's came to, where it was not better than the line, which then is an earlier run's.
+        """
         self.kept += is_kept
+        self.discarded_nanousd = add_known(self.discarded_nanousd, entry.discarded_nanousd)
         if entry.error is not None:
             self.failed += 1
             self.first_failure = self.first_failure or f"line {entry.line}: {entry.error}"
@@ -67,8 +77,11 @@ class Tally:
             kind = entry.degraded_kind or "unknown"
             self.degraded_kinds[kind] = self.degraded_kinds.get(kind, 0) + 1
             self.repairable += entry.is_repairable
-            self.needs.add(entry)
-            self.first_reason = self.first_reason or f"line {entry.line}: {entry.degraded}"
+            latest = attempt if attempt and attempt.degraded is not None else entry
+            self.needs.add(latest)
+            by_earlier = is_kept or (attempt is not None and latest is entry)
+            whose = ", from an earlier run" if by_earlier else ""
+            self.first_reason = self.first_reason or f"line {entry.line}{whose}: {latest.degraded}"
         if entry.usage:
             self.local_tokens += entry.usage.local_tokens
             self.cloud_tokens += entry.usage.cloud_tokens
@@ -76,9 +89,9 @@ class Tally:
         if entry.bill:
             mine, ours = entry.bill, self.bill
             self.bill = Bill(
-                _sum(ours.nanousd, mine.nanousd),
-                _sum(ours.cloud_only_nanousd, mine.cloud_only_nanousd),
-                _sum(ours.cloud_only_cached_nanousd, mine.cloud_only_cached_nanousd),
+                add_known(ours.nanousd, mine.nanousd),
+                add_known(ours.cloud_only_nanousd, mine.cloud_only_nanousd),
+                add_known(ours.cloud_only_cached_nanousd, mine.cloud_only_cached_nanousd),
             )
 
     def to_json(self) -> dict[str, Any]:
@@ -110,8 +123,9 @@ class Tally:
         said += self.notes()
         if self.asked_again:
             said.append(f"{_counted(self.asked_again)} asked again, {self.better} of them better than before")
-        if self.discarded_nanousd:
-            said.append(f"{as_usd(self.discarded_nanousd)} more went into attempts that were not better")
+        if self.discarded_nanousd != 0:
+            amount = "an unknown amount" if self.discarded_nanousd is None else as_usd(self.discarded_nanousd)
+            said.append(f"{amount} more went into attempts that were replaced or not better")
         if self.open_nanousd:
             most = as_usd(self.open_nanousd)
             said.append(f"requests that were cut off may have cost {most} more: hybrid budget reconcile lists them")
@@ -124,10 +138,6 @@ class Tally:
         if self.first_failure:
             said.append(f"the first that failed is {self.first_failure}")
         return said
-
-
-def _sum(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one + other
 
 
 def _counted(num_lines: int) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import shlex
 import signal
-from types import SimpleNamespace
 
 import pytest
+from given_answers import Answers, batch_command
 from typer.testing import CliRunner
 
 import hybrid
@@ -18,57 +16,6 @@ from hybrid.errors import EngineError, UsageError
 from hybrid.run.spending import Spent
 
 opened = hybrid.open
-QUESTIONS = [f"question {i}" for i in range(1, 9)]
-
-
-class Opening:
-    """A client that is about to be opened."""
-
-    def __init__(self, settings, client, endpoint):
-        self.settings, self.client, self.endpoint = settings, client, endpoint
-
-    async def __aenter__(self):
-        return self.client
-
-    async def __aexit__(self, *_):
-        pass
-
-
-class Answers:
-    """What stands behind ``hybrid.open``: what each question comes to, and who was asked."""
-
-    def __init__(self):
-        self.asked, self.degraded, self.failing, self.faults, self.said = [], set(), set(), {}, "first"
-        self.kinds, self.whys, self.flags, self.more, self.spent = {}, {}, None, {}, Spent()
-
-    def open(self, **flags):
-        self.spender, self.flags = flags["spender"], flags
-        named = {"offline": bool(flags["offline"]), "cloud_model": flags["cloud_model"]}
-        settings = SimpleNamespace(parallel=flags["parallel"] or 1, cap=None, seed=None, cloud=None, **named)
-        client = SimpleNamespace(settings=settings, parallel=settings.parallel, spent=self.spent, notes=())
-        client.generate, client.cap_statuses = self.generate, self.cap_statuses
-        return Opening(settings, client, flags["cloud"] or "bundled")
-
-    async def cap_statuses(self):
-        return ()
-
-    async def generate(self, prompt, **choices):
-        number = int(prompt.split()[1])
-        self.asked.append(number)
-        await asyncio.sleep(0.001 * (number % 3))
-        if fault := self.faults.get(number):
-            if isinstance(fault, signal.Signals):
-                await asyncio.sleep(0.05)  # the lines beside it are finished meanwhile
-                os.kill(os.getpid(), fault)
-                await asyncio.sleep(60)
-            raise fault
-        if number in self.failing:
-            msg = f"{self.said} fails"
-            raise UsageError(msg)
-        degraded = self.whys.get(number, "the cap") if number in self.degraded else None
-        kind = self.kinds.get(number, "budget") if degraded else None
-        told = {"text": f"{self.said} {number}", "degraded": degraded, "degraded_kind": kind} | self.more
-        return SimpleNamespace(policy=choices.get("policy", "kl"), to_json=lambda: told)
 
 
 @pytest.fixture
@@ -80,13 +27,7 @@ def answers(monkeypatch):
 
 @pytest.fixture
 def batch(tmp_path, answers):
-    (tmp_path / "in").write_text("".join(f"{json.dumps(each)}\n\n" for each in QUESTIONS))
-
-    def run(*flags):
-        answers.asked.clear()
-        return CliRunner().invoke(app, ["batch", str(tmp_path / "in"), str(tmp_path / "out"), *flags])
-
-    return run
+    return batch_command(tmp_path, answers)
 
 
 @pytest.fixture
@@ -250,18 +191,6 @@ def test_where_nothing_is_to_be_asked_nobody_is(batch, answers, tmp_path):
     assert (answers.asked, (tmp_path / "out").read_bytes()) == ([], before)
 
 
-def test_attempts_that_were_not_better_are_told_as_money(batch, answers):
-    """They stood in the ledger alone: the summary's bill is that of the lines."""
-    answers.degraded, answers.more = {2, 5}, {"bill": {"nanousd": 7_000, "cloud_only_nanousd": 9_000}}
-    assert batch().exit_code == 6
-    answers.degraded = {5}
-    done = batch("--again", "degraded")
-    assert "hybrid: 0.000007 USD more went into attempts that were not better" in done.stderr
-    summary = json.loads(batch("--again", "degraded", "--json").stdout)
-    assert (summary["asked_again"], summary["better"], summary["discarded_nanousd"]) == (1, 0, 7_000)
-    assert summary["bill"]["nanousd"] == 8 * 7_000
-
-
 def test_what_is_booked_at_most_is_told_however_the_batch_ends(batch, answers):
     answers.spent = Spent(7, 1, 1, 0, 5_000)
     for answers.faults, code in (({4: signal.SIGINT}, 130), ({}, 0)):
@@ -276,13 +205,13 @@ def test_degraded_lines_are_counted_by_kind_and_the_last_line_names_the_command_
     answers.degraded = {2, 3, 5, 8}
     answers.kinds = {2: "paced", 5: "paced", 8: "unreachable"}
     command = f"hybrid batch {tmp_path / 'in'} {tmp_path / 'out'} --again degraded"
-    for done in (batch(), batch()):
+    for done, whose in ((batch(), ""), (batch(), ", from an earlier run")):
         said = done.stderr.splitlines()
         assert done.exit_code == 6
         assert (
             "hybrid: in 4 lines less was asked of the cloud than is due (1 budget, 2 paced, 1 unreachable)" in said[-2]
         )
-        assert said[-2].endswith("the first is line 3: the cap")
+        assert said[-2].endswith(f"the first is line 3{whose}: the cap")
         assert said[-1].startswith(
             "hybrid: with more money, and with a higher cap (hybrid budget set --day X) or after"
         )
@@ -320,10 +249,8 @@ def test_a_line_that_was_charged_too_much_is_whole_and_is_not_bought_again(batch
     assert (done.exit_code, answers.asked, texts(tmp_path)[:4:3]) == (0, [4], ["first 1", "second 4"])
     assert "1 line asked again, 1 of them better than before" in done.stderr
     *_, found, last = done.stderr.splitlines()
-    assert (
-        found
-        == f"hybrid: for 2 lines the endpoint charged more than was reserved; the first is line 1: {answers.whys[1]}"
-    )
+    charged = "for 2 lines the endpoint charged more than was reserved"
+    assert found == f"hybrid: {charged}; the first is line 1, from an earlier run: {answers.whys[1]}"
     assert last.endswith(f" is closed; if it still is: {opening}")
     assert json.loads(batch("--json").stdout)["repair"] is None
     batch("--again", "degraded")
