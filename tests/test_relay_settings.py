@@ -87,9 +87,10 @@ def test_a_key_goes_to_the_origin_it_was_named_for_and_to_no_other(settings, key
         async with AsyncExitStack() as stack:
             account = Account(None, MemoryLedger())
             relayer = make_relayer(Settings(cloud=CLOUD, **settings), account, _never, stack)
-            return relayer.target.wire._key
+            wire = relayer.target.wire
+            return wire._key, wire._pools[0]._network_backend._floods is not None
 
-    assert asyncio.run(made()) == key
+    assert asyncio.run(made()) == (key, True)
 
 
 async def _never():

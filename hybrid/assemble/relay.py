@@ -62,7 +62,7 @@ def make_relayer(
     key, url, named = endpoint_key(there), there.cloud, there.cloud_model
     hint = key_hint(there.api_key_env, HINT, sent=key is not None) if there.api_key_env else HINT
     waits = Timeouts(settings.connect_timeout_s, RELAY_WAIT_S, RELAY_WAIT_S, RELAY_WAIT_S)
-    wire = Wire(url, key, waits, through_proxies=not is_loopback(url), key_hint=hint)
+    wire = Wire(url, key, waits, through_proxies=not is_loopback(url), key_hint=hint, paced=True)
     stack.push_async_callback(wire.aclose)
 
     async def its_model() -> str:

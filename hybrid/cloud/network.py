@@ -4,9 +4,10 @@ Which HTTP library there is, httpx or httpx2, is known here and nowhere else (``
 
 A pool keeps nothing of a reply: behind one wire are many callers, and a cookie would tell one of them by another's.
 
-The law of floods (``tests/cloud/test_floods.py``): whatever servers send, all streams of a network that have the loop
-for more than ``FREE_SHARE`` of the time have it together for one part in ``1 + REST``, and none for long at a time. A
-stream of a hundred events a second takes 1 % of a loop and waits for nothing.
+The law of floods (``tests/cloud/test_floods.py``), where others wait beside a wire (a relay's): whatever servers
+send, all streams of a network that have the loop for more than ``FREE_SHARE`` of the time have it together for one
+part in ``1 + REST``, and none for long at a time. A stream of a hundred events a second takes 1 % of a loop and waits
+for nothing.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ class Network(httpcore.AnyIOBackend):
     """How connections are made: names are looked up by us, and of several addresses the first that answers is taken."""
 
     def __init__(self, floods: Floods | None = None) -> None:
-        """Take the turns of its streams (None: their own)."""
-        self._floods = floods or Floods()
+        """Take the turns of its streams; None: none of them rests."""
+        self._floods = floods
 
     async def connect_tcp(
         self,
@@ -134,6 +135,8 @@ class Network(httpcore.AnyIOBackend):
         except OSError as error:
             raise httpcore.ConnectError(str(error)) from error
         stream = await connect_first(connect, addresses, lambda stream: stream.aclose())
+        if self._floods is None:
+            return stream
         return PacedStream(stream, self._floods)  # type: ignore[return-value]  # its base class has no more
 
 

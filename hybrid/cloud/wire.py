@@ -29,7 +29,7 @@ from hybrid.cloud.bounds import (
     Timeouts,
     parse,
 )
-from hybrid.cloud.network import Network, NoCookies, httpcore, httpx, in_words, root_cause
+from hybrid.cloud.network import Floods, Network, NoCookies, httpcore, httpx, in_words, root_cause
 from hybrid.cloud.port import BeforeSend, unrecorded
 from hybrid.cloud.statuses import read_retry_after, status_error
 from hybrid.errors import BadReply, CloudError, NotAnApi, TlsFailure, Unreachable, to_one_line
@@ -64,10 +64,11 @@ class Wire:
         *,
         through_proxies: bool = True,
         key_hint: str = KEY_HINT,
+        paced: bool = False,
     ) -> None:
         """Take the endpoint's base URL (with or without ``/v1``); ``through_proxies``: those of the environment.
 
-        ``key_hint`` is what is said of the key where access is denied.
+        ``key_hint`` is what is said of the key where access is denied. ``paced``: a flood rests, since others wait.
         """
         base = url.rstrip("/").removesuffix("/v1")
         self._deadlines = deadlines
@@ -87,7 +88,7 @@ class Wire:
         )
         every = (self._client._transport, *self._client._mounts.values())
         self._pools = [transport._pool for transport in every if isinstance(transport, httpx.AsyncHTTPTransport)]
-        network = Network()
+        network = Network(Floods() if paced else None)
         for pool in self._pools:
             pool._network_backend = network
         self._changes = 0

@@ -8,7 +8,9 @@ from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hybrid.cloud.bounds import Timeouts
 from hybrid.cloud.network import Floods, PacedStream
+from hybrid.cloud.wire import Wire
 
 MOST = 2**16
 # What a stream has before it rests, in seconds and of the time, and how many times as long as its work a rest takes.
@@ -118,3 +120,11 @@ def test_a_request_owes_nothing_of_what_passed_since_the_last_reply():
 
     asyncio.run(requests())
     assert machine.rests == []
+
+
+def test_what_is_relayed_is_paced_and_a_model_of_ones_own_is_not():
+    """Nobody waits beside ``hybrid ask``, and a fast server of one's own may well take half of its loop."""
+    for paced in (True, False):
+        pools = Wire("http://there", None, Timeouts(), paced=paced)._pools
+        assert pools
+        assert all((pool._network_backend._floods is not None) == paced for pool in pools)
