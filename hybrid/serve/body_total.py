@@ -40,9 +40,13 @@ class BodyShare:
         self._num_bytes = 0
 
     def grow(self, num_bytes: int) -> None:
-        """Hold what came. Raises ApiError, and holds none of it, where it is too much for all bodies together."""
+        """Hold what came. Raises ApiError, and holds nothing more, where it is too much for all bodies together.
+
+        What is refused gives its room back at once: else of many that grow side by side none would come whole.
+        """
         most = MOST_BYTES if self._num_bytes + num_bytes <= SHORT else MOST_BYTES - FOR_SHORT
         if self._total.num_bytes + num_bytes > most:
+            self._give_back()
             said = "the bodies of other requests take all the room there is: ask again later"
             again = {"retry-after": str(AGAIN_S), "connection": "close"}
             raise ApiError(503, said, SERVER, "overloaded", headers=again)
@@ -57,5 +61,8 @@ class BodyShare:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Give the share back."""
+        self._give_back()
+
+    def _give_back(self) -> None:
         self._total.num_bytes -= self._num_bytes
         self._num_bytes = 0

@@ -85,7 +85,7 @@ def test_overlap_changes_no_text_no_number_no_request_and_no_bill(stub, policy, 
         settings = acting(policy, span=5) | {"temperature": temperature, "overlap": overlap, "seed": 4}
         settings["cache_salt"] = f"{policy} {temperature} {number}"  # nothing is in the server's cache
         with hybrid.open(local="small", cloud=stub.url, max_tokens=32, price="1/0.1/4", **settings) as client:
-            for question in QUESTIONS[:: 3 if policy in OF_EACH_KIND else 9]:
+            for question in QUESTIONS[:: 2 if policy in OF_EACH_KIND else 6]:
                 events = list(client.stream(question))
                 ready[overlap] += sum(event.num_ready for event in events if isinstance(event, SpanDrafted))
                 asked = [(e.kind, e.position, e.num_tokens) for e in events if isinstance(e, RequestSent)]

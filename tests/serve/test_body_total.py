@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hybrid.serve import answering, asked
 from hybrid.serve.answer_log import AnswerLog, AskedAnswer
 from hybrid.serve.api_error import ApiError
+from hybrid.serve.body_total import BodyTotal
 from hybrid.serve.guard import Guard
 from hybrid.serve.served import ServeOptions
 from hybrid.types import Message
@@ -324,3 +325,20 @@ def test_a_body_of_nothing_but_brackets_is_not_read(endpoint, run, monkeypatch):
     text = {"model": "hybrid:local", "messages": [{"role": "user", "content": "[{," * 300_000}], "max_tokens": 2}
     assert run(served.ask("/v1/chat/completions", text)).error["code"] == "context_length_exceeded"
     assert len(read) == 1
+
+
+def test_of_many_long_bodies_that_grow_side_by_side_some_come_whole():
+    """Each refusal gives room to the others: else all of them are refused where the last of the room is taken."""
+    total, (size, part, num) = BodyTotal(), (8 * 2**20, 2**16, 16)
+    shares, came = [total.open_share() for _ in range(num)], [0] * num
+    refused = set()
+    for _ in range(size // part):
+        for i in range(num):
+            if i not in refused:
+                try:
+                    shares[i].grow(part)
+                    came[i] += part
+                except ApiError:
+                    refused.add(i)
+    assert 0 < len(refused) < num
+    assert [number for number in range(num) if came[number] == size] == sorted(set(range(num)) - refused)
