@@ -139,7 +139,8 @@ def test_no_money_is_said_once_and_asked_once(python, serve, tmp_path):
         caps = {"HYBRID_RELAY_PRICE": "1/0.1/4", "HYBRID_CAP": "0.0000001", "HYBRID_LEDGER": str(tmp_path / "l.sqlite")}
         url = serve(HYBRID_RELAY_URL=cloud.url, HYBRID_RELAY_MODEL="canned", **caps)
         found = made(python, url, "tools")["tools"]
-        assert (found["status"], metric(url, "hybrid_relays_total")) == (402, 1)
+        assert (found["status"], metric(url, "hybrid_answers_begun_total")) == (402, 1)
+        assert metric(url, "hybrid_relays_total") == 0, "no request left"
         assert not [body for *_, body in cloud.requests if body]
 
 
