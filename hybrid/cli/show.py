@@ -130,12 +130,8 @@ def tell_assumed(nanousd: int, cloud: str | None) -> None:
     if nanousd:
         most = as_usd(nanousd)
         said = f"{most} is booked for requests that broke off or were left, the most that they can cost"
-        ways = (
-            ""
-            if cloud is None
-            else " (hybrid budget log lists them; hybrid budget reconcile ID --charged USD corrects one)"
-        )
-        typer.echo(f"hybrid: {said}{ways}", err=True)
+        corrected = "hybrid budget log lists them; hybrid budget reconcile ID --charged USD corrects one"
+        typer.echo(f"hybrid: {said}" + (f" ({corrected})" if cloud is not None else ""), err=True)
 
 
 def provenance(source: str, how: str) -> str:

@@ -133,8 +133,9 @@ class CheckTimeNote:
         self, policy: Policy, can: Capabilities | None, builder: AnswerBuilder
     ) -> Callable[[Answer], str | None]:
         """Return what is asked for the sentence on a policy's answer, once that is whole."""
-        checks = can is not None and "score" in policy.needs and not self._said
-        times = await self._times(can) if can is not None and checks else None
+        times = None
+        if can is not None and "score" in policy.needs and not self._said:
+            times = await self._times(can)
         return partial(self._of, builder, times)
 
     def _of(self, builder: AnswerBuilder, times: TokenTimes | None, answer: Answer) -> str | None:

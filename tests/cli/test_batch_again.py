@@ -7,7 +7,7 @@ import shlex
 import signal
 
 import pytest
-from given_answers import Answers, batch_command
+from given_answers import answers, batch
 from typer.testing import CliRunner
 
 import hybrid
@@ -17,17 +17,7 @@ from hybrid.run.spending import Spent
 
 opened = hybrid.open
 
-
-@pytest.fixture
-def answers(monkeypatch):
-    found = Answers()
-    monkeypatch.setattr(hybrid, "open", found.open, raising=False)
-    return found
-
-
-@pytest.fixture
-def batch(tmp_path, answers):
-    return batch_command(tmp_path, answers)
+__all__ = ["answers", "batch"]
 
 
 @pytest.fixture

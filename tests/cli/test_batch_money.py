@@ -6,21 +6,9 @@ import json
 import signal
 
 import pytest
-from given_answers import Answers, batch_command
+from given_answers import answers, batch
 
-import hybrid
-
-
-@pytest.fixture
-def answers(monkeypatch):
-    found = Answers()
-    monkeypatch.setattr(hybrid, "open", found.open, raising=False)
-    return found
-
-
-@pytest.fixture
-def batch(tmp_path, answers):
-    return batch_command(tmp_path, answers)
+__all__ = ["answers", "batch"]
 
 
 class Ledger:

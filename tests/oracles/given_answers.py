@@ -8,8 +8,10 @@ import os
 import signal
 from types import SimpleNamespace
 
+import pytest
 from typer.testing import CliRunner
 
+import hybrid
 from hybrid.cli import app
 from hybrid.errors import UsageError
 from hybrid.run.spending import Spent
@@ -76,3 +78,15 @@ def batch_command(folder, answers):
         return CliRunner().invoke(app, ["batch", str(folder / "in"), str(folder / "out"), *flags])
 
     return run
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    found = Answers()
+    monkeypatch.setattr(hybrid, "open", found.open, raising=False)
+    return found
+
+
+@pytest.fixture
+def batch(tmp_path, answers):
+    return batch_command(tmp_path, answers)
