@@ -5,9 +5,8 @@ Which HTTP library there is, httpx or httpx2, is known here and nowhere else (``
 A pool keeps nothing of a reply: behind one wire are many callers, and a cookie would tell one of them by another's.
 
 The law of floods (``tests/cloud/test_floods.py``), where others wait beside a wire (a relay's): whatever servers
-send, all streams of a network that have the loop for more than ``FREE_SHARE`` of the time have it together for one
-part in ``1 + REST``, and none for long at a time. A stream of a hundred events a second takes 1 % of a loop and waits
-for nothing.
+send, all streams of a network together have the loop for at most ``SHARE`` of the time and ``BURST_S``, and none has
+it for long at a time. A relayed event takes 0.5 to 1 ms on a slow machine: 400 of them a second wait for nothing.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ else:
         import httpx2 as httpx
 
 
-# What a stream may have of the loop before it rests, and how many times as long as its work a rest takes. A flood that
-# had the loop left a small question 7 times its time (``tests/oracles/small_question.py``).
-FREE_SHARE, FREE_S, REST = 1 / 32, 0.005, 4
+# What relayed streams have of the loop together, in seconds after a pause at once, and what one read of one can count
+# for. Floods that had the loop left a small question 7 times its time (``tests/oracles/small_question.py``).
+SHARE, BURST_S, MOST_S = 0.35, 0.25, 0.05
 # What one read brings is parsed in one go, 64 KiB of the shortest comments or interim replies for 20 to 130 ms: a read
 # brings half of the last one's where that took more than this, and else twice as much.
 AT_ONCE_S, LEAST_READ, FIRST_READ = 0.001, 1024, 4096
 
 
 class Floods:
-    """The turns in which the streams of one network rest for the work that they made."""
+    """What the streams of one network have of the loop, and the turns in which they rest."""
 
     def __init__(
         self,
@@ -55,13 +54,27 @@ class Floods:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take the clocks, in seconds: of the thread's work so far, and of the wall."""
-        self.worked_s, self.now = worked_s, now
+        self._now, self._thread_s = now, worked_s
         self._sleep, self._turn = sleep, anyio.Lock()
+        self._left_s, self._counted_at = BURST_S, now()
+        self._since_s = 0.0
+        self._reader: PacedStream | None = None
+
+    def lay_work_to(self, reader: PacedStream | None) -> None:
+        """Lay the work since the last call to whoever was named by it: so none counts twice. None: to nobody."""
+        worked_s = self._thread_s()
+        if self._reader is not None:
+            self._reader.worked_s += worked_s - self._since_s
+        self._reader, self._since_s = reader, worked_s
 
     async def rest(self, worked_s: float) -> None:
-        """Rest for some work, one stream at a time: a dozen at a quarter of the loop each would fill it."""
+        """Rest where this work is more than all have left, one stream at a time."""
         async with self._turn:
-            await self._sleep(REST * worked_s)
+            now = self._now()
+            gained_s = SHARE * (now - self._counted_at)
+            self._left_s, self._counted_at = min(BURST_S, self._left_s + gained_s) - worked_s, now
+            if self._left_s < 0:
+                await self._sleep(-self._left_s / SHARE)
 
 
 class PacedStream:
@@ -70,29 +83,28 @@ class PacedStream:
     def __init__(self, stream: httpcore.AsyncNetworkStream, floods: Floods) -> None:
         """Take an open stream."""
         self._stream, self._floods = stream, floods
-        self._owed_s, self._most = 0.0, FIRST_READ
-        self._read_at, self._worked_s = floods.now(), floods.worked_s()
+        self.worked_s = 0.0
+        """What was worked since its last read, as far as no other stream was read meanwhile."""
+        self._most = FIRST_READ
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109  (httpcore's port)
         """Return what has come, once this stream may have the loop again."""
         floods = self._floods
-        # What others did while the stream's reader waited for them counts, too: no more than a flood of its own.
-        worked_s = min(floods.worked_s() - self._worked_s, 2 * FREE_S)
-        self._owed_s = max(0.0, self._owed_s + worked_s - FREE_SHARE * (floods.now() - self._read_at))
+        floods.lay_work_to(None)
+        # What the loop did for others before this stream's reader came back counts, too: MOST_S bounds it.
+        worked_s, self.worked_s = min(self.worked_s, MOST_S), 0.0
         self._most = max(LEAST_READ, self._most // 2) if worked_s > AT_ONCE_S else min(max_bytes, self._most * 2)
-        if self._owed_s > FREE_S:
-            await floods.rest(self._owed_s)
-            self._owed_s = 0.0
-        self._read_at = floods.now()
+        await floods.rest(worked_s)
         try:
             return await self._stream.read(min(max_bytes, self._most), timeout)
         finally:
-            self._worked_s = floods.worked_s()
+            floods.lay_work_to(self)
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109  (httpcore's port)
         """Send; what passed since the last reply was read is no work of this one."""
         await self._stream.write(buffer, timeout)
-        self._worked_s = self._floods.worked_s()
+        self._floods.lay_work_to(None)
+        self.worked_s = 0.0
 
     async def start_tls(self, *args: Any, **kwargs: Any) -> PacedStream:
         """Return the stream inside TLS."""
