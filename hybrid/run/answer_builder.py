@@ -80,6 +80,8 @@ class AnswerBuilder:
         self.cloud_model: Callable[[], str | None] = lambda: None
         self.failed = 0
         """How many of the requests failed."""
+        self.longest_write = (0, 0.0)
+        """The most tokens that one request wrote, and the seconds from when it was opened to when the last was read."""
         self.notes_of: Sequence[Callable[[Answer], str | None]] = ()
         """Each says what the user should know of the whole answer; None: nothing."""
 

@@ -175,6 +175,11 @@ class OpenRequest:
         """Record that the endpoint has read its prompt: requests after this one repeat it."""
         self._billing.answered.add(self._prompt)
 
+    def mark_written(self, num_tokens: int) -> None:
+        """Record how many tokens have come by now, and in how long."""
+        builder, took_s = self._billing.builder, time.monotonic() - self._began
+        builder.longest_write = max(builder.longest_write, (num_tokens, took_s))
+
     def settle(
         self, usage: CloudUsage | None, known: CloudUsage = NO_USAGE, failure: BaseException | None = None
     ) -> None:
@@ -255,6 +260,7 @@ class WriteStream:
             async for chunk in self._chunks:
                 self._count(chunk)
                 if chunk.ids or chunk.finish:
+                    self._request.mark_written(self.num_written)
                     self.at += chunk.ids
                     self.cloud_text += chunk.text
                     # Many servers say why they ended in an event of its own; what was asked for is there before it.

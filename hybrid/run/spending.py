@@ -27,9 +27,10 @@ LONG_HOLD = 96
 # An answer that took less than twice what the cloud alone would have, or that was over so soon: nobody minds.
 SLOW, LEAST_S = 2.0, 3.0
 TOOK = (
-    "its drafts and checks took {:.1f} s after its first token, where by the last probe the cloud alone would have "
-    "taken some {:.1f} s: --policy cloud has neither"
+    "its drafts and checks took {:.1f} s after its first token, where by {} the cloud alone would have taken {} "
+    "{:.1f} s: --policy cloud has neither"
 )
+PROBED, WROTE = ("the last probe", "some"), ("what it wrote here", "at most")
 _BEGIN, _ALONE = "its checks made this answer cost ", "what the cloud alone would have"
 
 
@@ -119,15 +120,17 @@ class CheckTimeNote:
     """Says once in a client, of the first answer that took ``SLOW`` times the cloud's own time by its checks, how long.
 
     It goes by the time after the first token, which no queue, no connecting and no prompt is a part of, and by what a
-    probe has measured of a token that the cloud writes: without a probe nothing is said. (A request of the answer's own
-    that writes does not tell: while it is open, the local model reads along.) Nor is of an answer in which a request
-    failed: it has waited for that, too.
+    token of the cloud takes: as a probe has measured it, or else at most its share of the client's longest write, from
+    when that was asked for. (While it is open the local model reads along, and a proxy may hold its beginning back: it
+    never tells less.) Nothing is said before either is known, nor of an answer in which a request failed: it has waited
+    for that, too.
     """
 
     def __init__(self, times: Callable[[Capabilities], Awaitable[TokenTimes | None]]) -> None:
         """Take what reads what a probe has measured of an endpoint."""
         self._times = times
         self._said = False
+        self._longest_write = (0, 0.0)
 
     async def bind(
         self, policy: Policy, can: Capabilities | None, builder: AnswerBuilder
@@ -136,17 +139,20 @@ class CheckTimeNote:
         times = None
         if can is not None and "score" in policy.needs and not self._said:
             times = await self._times(can)
-        return partial(self._of, builder, times)
+        return partial(self._of, policy, builder, times)
 
-    def _of(self, builder: AnswerBuilder, times: TokenTimes | None, answer: Answer) -> str | None:
+    def _of(self, policy: Policy, builder: AnswerBuilder, times: TokenTimes | None, answer: Answer) -> str | None:
+        num_tokens, took_s = self._longest_write = max(self._longest_write, builder.longest_write)
+        token_s = times.written_ms / 1000 if times else took_s / num_tokens if num_tokens else None
         first_ms, failed = answer.timing.ttft_ms, builder.failed or answer.degraded
-        if self._said or times is None or first_ms is None or failed or not answer.usage.checks:
+        if self._said or token_s is None or first_ms is None or failed:
             return None
-        took_s, alone_s = (answer.timing.total_ms - first_ms) / 1000, times.written_ms * len(answer.tokens) / 1000
-        if took_s < max(SLOW * alone_s, LEAST_S):
+        took_s, alone_s = (answer.timing.total_ms - first_ms) / 1000, token_s * len(answer.tokens)
+        if "score" not in policy.needs or not answer.usage.checks or took_s < max(SLOW * alone_s, LEAST_S):
             return None
         self._said = True
-        return TOOK.format(took_s, max(0.1, alone_s))
+        by, about = PROBED if times else WROTE
+        return TOOK.format(took_s, by, about, max(0.1, alone_s))
 
 
 def check_cost_note(notes: Iterable[str]) -> str | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -227,24 +229,34 @@ def test_what_is_charged_at_worst_is_not_laid_to_checks(house, run):
 
 @pytest.fixture
 def timed(house, monkeypatch):
-    """Build houses in which a drafted token takes ``local_s`` and a request ``request_s`` of a clock of their own."""
+    """Build houses with a clock of their own: what a local token, a request, and a token that the cloud writes take.
+
+    ``held_back``: what it writes comes when the last token is there. ``written_ms``: what a probe has measured.
+    """
     monkeypatch.setattr("hybrid.run.spending.LEAST_S", 3.0)
     clock = Clock()
     for name in ("open_request", "answer_builder"):
         monkeypatch.setattr(f"hybrid.run.{name}.time", SimpleNamespace(monotonic=clock))
 
-    def build(local_s, request_s, *, written_ms=None, faults=()):
+    def build(local_s, request_s, *, token_s=0.0, held_back=False, written_ms=None, faults=()):
         def small(prefix):
             clock.now += local_s
             return SMALL(prefix)
 
         def fault(number):
-            clock.now += request_s
+            limit = getattr(h.cloud.questions[-1], "limit", 0)
+            clock.now += request_s + token_s * limit * held_back
             return Unreachable("503", trouble="busy", sent=False) if number in faults else None
+
+        def tells(charged):
+            clock.now += token_s * (not held_back)
+            return charged
 
         times = None if written_ms is None else TokenTimes(written_ms, 1.0, None, 30.0)
         planners = PairSource(PairFacts("abc", times=lambda _: times))
-        return house(small=small, fault=fault, planners=planners, queue={"overlap": False})
+        cloud = {"fault": fault, "tells": tells, "tells_always": True}
+        h = house(small=small, planners=planners, queue={"overlap": False}, **cloud)
+        return h
 
     return build
 
@@ -281,3 +293,48 @@ def test_no_time_is_laid_to_checks_where_the_cloud_is_as_slow_or_the_answer_shor
     assert slow(timed(0.001, 0.0005, written_ms=0.01), run, "excess") == [], "over before anybody minds"
     h = timed(0.2, 0.1, written_ms=10.0, faults=(2,))
     assert [len(slow(h, run, "excess")) for _ in range(2)] == [0, 1], "it has waited to ask again, the next has not"
+
+
+def test_without_a_probe_what_the_cloud_wrote_of_the_answer_tells_its_own_time(timed, run):
+    """A write takes as long as the local model reads along: that bounds the cloud's own time, and nothing else does."""
+    said = {}
+    for policy in each_of(PRESETS):
+        h = timed(0.2, 0.1, token_s=0.01)
+        said[policy] = [len(slow(h, run, policy)) for _ in range(3)]
+    assert {policy for policy, found in said.items() if found == [1, 0, 0]} >= {"kl", "paper"}
+    never = {policy for policy, found in said.items() if found == [0, 0, 0]}
+    assert never >= {"local", "cloud", "auto", "route", "once"}, "it wrote alone, or weighed that"
+    assert never >= {"excess", "greedy-exact"}, "nothing was written"
+
+
+def test_what_the_cloud_wrote_of_earlier_answers_tells_too_and_a_probe_goes_before_both(timed, run):
+    h = timed(0.2, 0.1, token_s=0.01)
+    assert slow(h, run, "cloud") == []
+    [note] = slow(h, run, "excess")
+    assert "by what it wrote here the cloud alone would have taken at most" in note
+    h = timed(0.2, 0.1, token_s=0.01, written_ms=10.0)
+    assert slow(h, run, "cloud") == []
+    [note] = slow(h, run, "excess")
+    assert "by the last probe the cloud alone would have taken some" in note
+
+
+def test_no_less_is_told_of_the_cloud_than_it_takes_however_its_tokens_come(timed, run):
+    """A proxy may hold them back until the last is there: from the first to the last no time passes then."""
+    told = []
+    for local_s, request_s, token_s in product((0.02, 0.2, 1.0), (0.01, 0.5), (0.01, 0.05, 0.5)):
+        for held_back, policy in product((False, True), ("kl", "paper")):
+            h = timed(local_s, request_s, token_s=token_s, held_back=held_back)
+            answer = run(h.client.generate(PROMPT, policy=policy, max_tokens=40))
+            notes = [note for note in answer.notes if "took" in note]
+            told += [(note, held_back, token_s * len(answer.tokens)) for note in notes]
+    assert {held_back for _, held_back, _ in told} == {False, True}
+    for note, held_back, least in each_of(told):
+        took, alone = map(float, re.findall(r"([\d.]+) s", note))
+        assert took >= 2 * alone - 0.2, note
+        assert alone >= least - 0.05, (note, held_back)
+
+
+def test_without_a_probe_no_time_is_laid_to_checks_where_the_cloud_is_as_slow_or_a_request_failed(timed, run):
+    assert slow(timed(0.02, 0.1, token_s=0.5), run, "kl") == [], "half a second a token"
+    h = timed(0.2, 0.1, token_s=0.01, faults=(2,))
+    assert [len(slow(h, run, "kl")) for _ in range(2)] == [0, 1], "it has waited to ask again, the next has not"

@@ -21,6 +21,7 @@ class Books:
 
     price = None
     bytes_sent = failed = 0
+    longest_write = (0, 0.0)
 
     def __init__(self, settled):
         self.settled, self.charges = settled, []
