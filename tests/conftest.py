@@ -69,7 +69,7 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
     sys.dont_write_bytecode = False
 
 # What a time decides is said in no test but its own, which moves a clock.
-spending.LEAST_S = math.inf
+spending.LEAST_S = spending.LONG_S = math.inf
 
 # Each call of the command line builds all commands anew, which a process does once: nine tenths of most calls here.
 typer.testing._get_command = lru_cache(typer.testing._get_command)

@@ -26,9 +26,15 @@ DEAR = 1.1
 LONG_HOLD = 96
 # An answer that took less than twice what the cloud alone would have, or that was over so soon: nobody minds.
 SLOW, LEAST_S = 2.0, 3.0
+# Where nothing is known of the cloud's own time: somebody has noticed that they wait.
+LONG_S = 10.0
 TOOK = (
     "its drafts and checks took {:.1f} s after its first token, where by {} the cloud alone would have taken {} "
     "{:.1f} s: --policy cloud has neither"
+)
+UNKNOWN = (
+    "its drafts and checks took {:.1f} s after its first token: hybrid probe measures what the cloud alone would take, "
+    "and --policy cloud has neither"
 )
 PROBED, WROTE = ("the last probe", "some"), ("what it wrote here", "at most")
 _BEGIN, _ALONE = "its checks made this answer cost ", "what the cloud alone would have"
@@ -122,8 +128,8 @@ class CheckTimeNote:
     It goes by the time after the first token, which no queue, no connecting and no prompt is a part of, and by what a
     token of the cloud takes: as a probe has measured it, or else at most its share of the client's longest write, from
     when that was asked for. (While it is open the local model reads along, and a proxy may hold its beginning back: it
-    never tells less.) Nothing is said before either is known, nor of an answer in which a request failed: it has waited
-    for that, too.
+    never tells less.) Before either is known an answer's own time is said, from ``LONG_S`` on. Nothing is said of an
+    answer in which a request failed: it has waited for that, too.
     """
 
     def __init__(self, times: Callable[[Capabilities], Awaitable[TokenTimes | None]]) -> None:
@@ -142,13 +148,17 @@ class CheckTimeNote:
         return partial(self._of, policy, builder, times)
 
     def _of(self, policy: Policy, builder: AnswerBuilder, times: TokenTimes | None, answer: Answer) -> str | None:
-        num_tokens, took_s = self._longest_write = max(self._longest_write, builder.longest_write)
-        token_s = times.written_ms / 1000 if times else took_s / num_tokens if num_tokens else None
+        num_tokens, wrote_s = self._longest_write = max(self._longest_write, builder.longest_write)
         first_ms, failed = answer.timing.ttft_ms, builder.failed or answer.degraded
-        if self._said or token_s is None or first_ms is None or failed:
+        if self._said or "score" not in policy.needs or not answer.usage.checks or first_ms is None or failed:
             return None
-        took_s, alone_s = (answer.timing.total_ms - first_ms) / 1000, token_s * len(answer.tokens)
-        if "score" not in policy.needs or not answer.usage.checks or took_s < max(SLOW * alone_s, LEAST_S):
+        took_s = (answer.timing.total_ms - first_ms) / 1000
+        if times is None and not num_tokens:
+            self._said = took_s >= LONG_S
+            return UNKNOWN.format(took_s) if self._said else None
+        token_s = wrote_s / num_tokens if times is None else times.written_ms / 1000
+        alone_s = token_s * len(answer.tokens)
+        if took_s < max(SLOW * alone_s, LEAST_S):
             return None
         self._said = True
         by, about = PROBED if times else WROTE

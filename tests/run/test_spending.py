@@ -234,6 +234,7 @@ def timed(house, monkeypatch):
     ``held_back``: what it writes comes when the last token is there. ``written_ms``: what a probe has measured.
     """
     monkeypatch.setattr("hybrid.run.spending.LEAST_S", 3.0)
+    monkeypatch.setattr("hybrid.run.spending.LONG_S", 10.0)
     clock = Clock()
     for name in ("open_request", "answer_builder"):
         monkeypatch.setattr(f"hybrid.run.{name}.time", SimpleNamespace(monotonic=clock))
@@ -288,7 +289,6 @@ def test_both_times_are_told_as_they_were_measured_from_the_first_token_on(timed
 
 
 def test_no_time_is_laid_to_checks_where_the_cloud_is_as_slow_or_the_answer_short_or_a_request_failed(timed, run):
-    assert slow(timed(0.2, 0.1), run, "excess") == [], "nothing was measured"
     assert slow(timed(0.2, 0.1, written_ms=500.0), run, "excess") == [], "half a second a token"
     assert slow(timed(0.001, 0.0005, written_ms=0.01), run, "excess") == [], "over before anybody minds"
     h = timed(0.2, 0.1, written_ms=10.0, faults=(2,))
@@ -301,10 +301,21 @@ def test_without_a_probe_what_the_cloud_wrote_of_the_answer_tells_its_own_time(t
     for policy in each_of(PRESETS):
         h = timed(0.2, 0.1, token_s=0.01)
         said[policy] = [len(slow(h, run, policy)) for _ in range(3)]
-    assert {policy for policy, found in said.items() if found == [1, 0, 0]} >= {"kl", "paper"}
+    assert {policy for policy, found in said.items() if found == [1, 0, 0]} >= {"kl", "paper", "excess", "greedy-exact"}
     never = {policy for policy, found in said.items() if found == [0, 0, 0]}
     assert never >= {"local", "cloud", "auto", "route", "once"}, "it wrote alone, or weighed that"
-    assert never >= {"excess", "greedy-exact"}, "nothing was written"
+
+
+def test_where_the_cloud_wrote_nothing_and_no_probe_was_run_only_the_answers_own_time_is_said(timed, run):
+    h = timed(0.2, 0.1)
+    answer = run(h.client.generate(PROMPT, policy="excess", max_tokens=40))
+    took = (answer.timing.total_ms - answer.timing.ttft_ms) / 1000
+    [note] = [note for note in answer.notes if "took" in note]
+    assert f"took {took:.1f} s after its first token: hybrid probe measures what the cloud alone would take" in note
+    assert slow(h, run, "excess") == [], "once"
+    assert slow(timed(0.1, 0.05), run, "excess") == [], "under ten seconds, and nobody can say that it is long"
+    h = timed(0.2, 0.1, faults=(2,))
+    assert [len(slow(h, run, "excess")) for _ in range(2)] == [0, 1], "it has waited to ask again, the next has not"
 
 
 def test_what_the_cloud_wrote_of_earlier_answers_tells_too_and_a_probe_goes_before_both(timed, run):
