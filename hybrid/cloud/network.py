@@ -5,8 +5,10 @@ Which HTTP library there is, httpx or httpx2, is known here and nowhere else (``
 A pool keeps nothing of a reply: behind one wire are many callers, and a cookie would tell one of them by another's.
 
 The law of floods (``tests/cloud/test_floods.py``), where others wait beside a wire (a relay's): whatever servers
-send, all streams of a network together have the loop for at most ``SHARE`` of the time and ``BURST_S``, and none has
-it for long at a time. A relayed event takes 0.5 to 1 ms on a slow machine: 400 of them a second wait for nothing.
+send, all streams of a network together have the loop for at most ``SHARE`` of the time, ``BURST_S``, and what each has
+just read (of a connection that ends it is not paid for: 1 KiB, if it had not read before). Who wants more has an equal
+part. A relayed event takes 0.5 to 1 ms on a slow
+machine: up to 400 a second of all streams together wait for nothing.
 """
 
 from __future__ import annotations
@@ -36,16 +38,24 @@ else:
         import httpx2 as httpx
 
 
-# What relayed streams have of the loop together, in seconds after a pause at once, and what one read of one can count
-# for. Floods that had the loop left a small question 7 times its time (``tests/oracles/small_question.py``).
-SHARE, BURST_S, MOST_S = 0.35, 0.25, 0.05
+# The part of the loop's time that relayed streams have together, and the seconds that they may have saved up. Floods
+# that had the loop left a small question 7 times its time (``tests/oracles/small_question.py``).
+SHARE, BURST_S = 0.4, 0.25
+# At most so many seconds of work are laid to a byte, since a reader may wait for others and a connection lie idle: an
+# empty event of six bytes was measured to take 0.4 ms.
+BYTE_S = 1e-4
 # What one read brings is parsed in one go, 64 KiB of the shortest comments or interim replies for 20 to 130 ms: a read
 # brings half of the last one's where that took more than this, and else twice as much.
-AT_ONCE_S, LEAST_READ, FIRST_READ = 0.001, 1024, 4096
+AT_ONCE_S, LEAST_READ, FIRST_READ, MOST_READ = 0.004, 128, 1024, 2**16
+TINY_S = 1e-9
 
 
 class Floods:
-    """What the streams of one network have of the loop, and the turns in which they rest."""
+    """Pays for the loop's work that the streams of one network make, at ``SHARE`` of the time; who is not paid rests.
+
+    Theory of operation: processor sharing. While nobody rests, seconds are saved up. While streams rest, each is paid
+    an equal part: ``_paid_s`` is what a stream that rested all the time would have been paid by now.
+    """
 
     def __init__(
         self,
@@ -54,27 +64,47 @@ class Floods:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take the clocks, in seconds: of the thread's work so far, and of the wall."""
-        self._now, self._thread_s = now, worked_s
-        self._sleep, self._turn = sleep, anyio.Lock()
-        self._left_s, self._counted_at = BURST_S, now()
+        self._sleep, self._thread_s, self._now = sleep, worked_s, now
+        self._saved_s, self._paid_s, self._num_resting, self._paid_at = BURST_S, 0.0, 0, now()
+        self._busy: set[PacedStream] = set()
         self._since_s = 0.0
-        self._reader: PacedStream | None = None
 
-    def lay_work_to(self, reader: PacedStream | None) -> None:
-        """Lay the work since the last call to whoever was named by it: so none counts twice. None: to nobody."""
+    def charge(self, stream: PacedStream, *, busy: bool) -> None:
+        """Charge the work since the last call to the streams that were busy, in equal parts; then this one is, or not.
+
+        A stream is busy from when a read of it returned until its reader comes back, or until what came can have made
+        no more.
+        """
         worked_s = self._thread_s()
-        if self._reader is not None:
-            self._reader.worked_s += worked_s - self._since_s
-        self._reader, self._since_s = reader, worked_s
+        part_s = (worked_s - self._since_s) / max(1, len(self._busy))
+        self._since_s = worked_s
+        for each in self._busy:
+            each.worked_s = min(each.worked_s + part_s, each.most_s)
+        self._busy = {each for each in self._busy if each.worked_s < each.most_s}
+        (self._busy.add if busy else self._busy.discard)(stream)
 
     async def rest(self, worked_s: float) -> None:
-        """Rest where this work is more than all have left, one stream at a time."""
-        async with self._turn:
-            now = self._now()
-            gained_s = SHARE * (now - self._counted_at)
-            self._left_s, self._counted_at = min(BURST_S, self._left_s + gained_s) - worked_s, now
-            if self._left_s < 0:
-                await self._sleep(-self._left_s / SHARE)
+        """Return once this work is paid for."""
+        self._pay()
+        saved_s = min(worked_s, self._saved_s)
+        self._saved_s -= saved_s
+        paid_by = self._paid_s + worked_s - saved_s
+        self._num_resting += 1
+        try:
+            while (left_s := paid_by - self._paid_s) > TINY_S:
+                await self._sleep(left_s * self._num_resting / SHARE)
+                self._pay()
+        finally:
+            self._pay()
+            self._num_resting -= 1
+
+    def _pay(self) -> None:
+        now = self._now()
+        gained_s, self._paid_at = SHARE * (now - self._paid_at), now
+        if self._num_resting:
+            self._paid_s += gained_s / self._num_resting
+        else:
+            self._saved_s = min(BURST_S, self._saved_s + gained_s)
 
 
 class PacedStream:
@@ -83,28 +113,26 @@ class PacedStream:
     def __init__(self, stream: httpcore.AsyncNetworkStream, floods: Floods) -> None:
         """Take an open stream."""
         self._stream, self._floods = stream, floods
-        self.worked_s = 0.0
-        """What was worked since its last read, as far as no other stream was read meanwhile."""
+        self.worked_s = self.most_s = 0.0
+        """The loop's work for what its last read brought, and the most that this can have made."""
         self._most = FIRST_READ
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109  (httpcore's port)
         """Return what has come, once this stream may have the loop again."""
-        floods = self._floods
-        floods.lay_work_to(None)
-        # What the loop did for others before this stream's reader came back counts, too: MOST_S bounds it.
-        worked_s, self.worked_s = min(self.worked_s, MOST_S), 0.0
-        self._most = max(LEAST_READ, self._most // 2) if worked_s > AT_ONCE_S else min(max_bytes, self._most * 2)
-        await floods.rest(worked_s)
-        try:
-            return await self._stream.read(min(max_bytes, self._most), timeout)
-        finally:
-            floods.lay_work_to(self)
+        self._floods.charge(self, busy=False)
+        worked_s, self.worked_s = self.worked_s, 0.0
+        if self.most_s:
+            self._most = max(LEAST_READ, self._most // 2) if worked_s > AT_ONCE_S else min(MOST_READ, self._most * 2)
+        await self._floods.rest(worked_s)
+        data = await self._stream.read(min(max_bytes, self._most), timeout)
+        self.most_s = len(data) * BYTE_S
+        self._floods.charge(self, busy=True)
+        return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109  (httpcore's port)
-        """Send; what passed since the last reply was read is no work of this one."""
+        """Send; the next read rests for what the last one brought."""
+        self._floods.charge(self, busy=False)
         await self._stream.write(buffer, timeout)
-        self._floods.lay_work_to(None)
-        self.worked_s = 0.0
 
     async def start_tls(self, *args: Any, **kwargs: Any) -> PacedStream:
         """Return the stream inside TLS."""
@@ -112,6 +140,7 @@ class PacedStream:
 
     async def aclose(self) -> None:
         """Close."""
+        self._floods.charge(self, busy=False)
         await self._stream.aclose()
 
     def get_extra_info(self, info: str) -> Any:
