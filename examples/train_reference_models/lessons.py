@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import foreign
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -20,7 +21,7 @@ from vocabulary import TURN_END, TURN_START
 from hybrid.tasks import wordings
 from hybrid.tasks.mix import Model, training_stream
 
-AnyModel: TypeAlias = Model | wordings.WordingsModel
+AnyModel: TypeAlias = Model | wordings.WordingsModel | foreign.ForeignModel
 # A question, a text that answers it, and how somebody else has begun that text, of which nothing is learnt.
 TrainingText: TypeAlias = tuple[str, str] | tuple[str, str, str]
 IGNORE = -100
@@ -91,6 +92,9 @@ def problems_for(
     if model == "wordings-small" or model == "wordings-large":  # noqa: PLR1714  (a type checker reads no "in")
         for lesson in wordings.training_stream(model, "train", rng):
             yield lesson.problem.question, lesson.text, lesson.begun
+    elif model in foreign.MODELS:
+        for problem, text in foreign.training_stream(model, "train", rng, weights):
+            yield problem.question, text
     else:
         for problem, text in training_stream(model, "train", rng, weights=weights):
             yield problem.question, text

@@ -5,6 +5,8 @@ single, without which arithmetic is not learnable at this size. ``alien`` is ano
 (``llama-bpe``), which lets up to three digits be one token, and more entries. llama.cpp splits text by the same
 expressions, so that it and the training script read text alike. ``words`` is the wordings pair's: every word of its
 world is one token, by merges that spell it from its first letter on, so that no other merge can come in between.
+The foreign ladders have one each, of their own problems: ``unsure`` splits as ``common`` does, ``sure`` by SmolLM's
+pre-tokeniser.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import random
 from dataclasses import dataclass
 from itertools import islice
 
+import foreign
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from hybrid.tasks import FAMILIES, stream
@@ -29,11 +32,16 @@ TEXTS_PER_FAMILY = 2_000
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """``pre``: llama.cpp's name of the pre-tokeniser; ``split`` its expression."""
+    """``pre``: llama.cpp's name of the pre-tokeniser; ``split`` its expression.
+
+    ``ladder``: the foreign one whose problems it is trained on; None: the fourteen families.
+    """
 
     pre: str
     split: str
     num_tokens: int
+    ladder: foreign.Ladder | None = None
+    seed: int = 1
 
     def tokenizer(self) -> Tokenizer:
         """Train the tokeniser on problems of the train split; the same call gives the same vocabulary."""
@@ -44,8 +52,9 @@ class Vocabulary:
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        rng = random.Random(1)
-        problems = (p for family in FAMILIES for p in islice(stream(family, "train", rng), TEXTS_PER_FAMILY))
+        rng = random.Random(self.seed)
+        families = foreign.families_of(self.ladder) if self.ladder else FAMILIES
+        problems = (p for family in families for p in islice(stream(family, "train", rng), TEXTS_PER_FAMILY))
         tokenizer.train_from_iterator((f"user\n{p.question}\nassistant\n{p.worked}" for p in problems), trainer)
         return tokenizer
 
@@ -110,4 +119,13 @@ ALIEN = Vocabulary(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+",
     512,
+)
+UNSURE = Vocabulary("qwen2", QWEN2, 352, "unsure", seed=11)
+# A text's white space before a digit stays together, as where llama.cpp splits the digits off first.
+SURE = Vocabulary(
+    "smollm",
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?![^\s\p{N}])|\s+",
+    448,
+    "sure",
+    seed=23,
 )
