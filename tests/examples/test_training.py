@@ -10,6 +10,7 @@ import random
 import re
 import sys
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -28,10 +29,12 @@ pytest.importorskip("tokenizers", reason=WHY)
 pytest.importorskip("gguf", reason=WHY)
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "train_reference_models"))
 
+import foreign  # noqa: E402
 import train  # noqa: E402
+import train_foreign  # noqa: E402
 from lessons import IGNORE, Lessons, problems_for  # noqa: E402
 from training import LAST_RATE, PLANS, OtherRecipe, Revision, Run, teacher_of  # noqa: E402
-from vocabulary import ALIEN, COMMON, TURN_END, WHOLE_WORDS  # noqa: E402
+from vocabulary import ALIEN, COMMON, SURE, TURN_END, UNSURE, WHOLE_WORDS  # noqa: E402
 
 torch.set_num_threads(1)  # two that spin for one core stand still
 pytestmark = pytest.mark.slow
@@ -61,7 +64,10 @@ def trained(folder, steps=4, vocabulary=COMMON, stop_after=None, revision=None):
     return run
 
 
-@pytest.fixture(scope="module", params=(COMMON, ALIEN, WHOLE_WORDS), ids=("common", "alien", "words"))
+VOCABULARIES = {"common": COMMON, "alien": ALIEN, "words": WHOLE_WORDS, "unsure": UNSURE, "sure": SURE}
+
+
+@pytest.fixture(scope="module", params=VOCABULARIES.values(), ids=VOCABULARIES)
 def toy(request, tmp_path_factory):
     """A toy in torch, and the same as llama.cpp reads it."""
     folder = tmp_path_factory.mktemp("toy")
@@ -292,3 +298,22 @@ def test_no_test_problem_of_the_wordings_is_in_a_row_that_is_trained_on(name):
         for ids in each_of(block.ids.tolist()):
             text = lessons._tokenizer.decode(ids, skip_special_tokens=False)
             assert wordings.meaning(text.split("user\n")[1].split(TURN_END)[0]) not in asked
+
+
+@each("ladder", foreign.LADDERS)
+def test_a_foreign_ladder_s_rows_are_its_own_train_problems(ladder):
+    """Of both models, by the text of the question; their one vocabulary is neither of the other ladder's."""
+    plans = train_foreign.PLANS[ladder]
+    assert {plan.name for plan in plans} == {f"{ladder}-small", f"{ladder}-large"}
+    assert {plan.vocabulary for plan in plans} == {{"sure": SURE, "unsure": UNSURE}[ladder]}
+    asked = {p.question for found in foreign.problems_of(ladder, "test", 100).values() for p in found}
+    for plan in plans:
+        rng = random.Random(0)
+        lessons = Lessons(problems_for(plan.name, rng), plan.vocabulary.tokenizer(), rng)
+        given = {p.question for p, _ in islice(foreign.training_stream(plan.name, "train", random.Random(0)), 500)}
+        for block in each_of(lessons.step(6_000)):
+            for ids in each_of(block.ids.tolist()):
+                text = lessons._tokenizer.decode(ids, skip_special_tokens=False)
+                question = text.split("user\n")[1].split(TURN_END)[0]
+                assert question in given
+                assert question not in asked
