@@ -8,7 +8,9 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from cases import each, each_of
 from foreign_solvers import SOLVERS, solve
@@ -18,6 +20,7 @@ from hybrid.tasks import BY_NAME, split_of, wordings
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "train_reference_models"))
 
 import foreign
+import measure_foreign
 from foreign.families import draw, grade
 from foreign.ladders import is_validation
 
@@ -175,3 +178,28 @@ def test_weights_say_how_often_families_come():
     found = Counter(problem.family for problem, _ in islice(stream, 600))
     assert 0.4 < found["logic"] / 600 < 0.6
     assert set(found) == set(foreign.FAMILY_NAMES)
+
+
+# ---- the card ------------------------------------------------------------------------------------------------------
+
+
+def test_the_card_tells_how_well_a_draft_s_confidence_ranks_it():
+    """Of the four pairs of a right and a wrong draft three are in the right order."""
+    (problem,) = drawn("span", 3, 1)
+    found = [measure_foreign.Draft(problem, *each) for each in ((True, -0.1), (True, -0.3), (False, -0.2), (False, -1))]
+    name, right, _, *rest = measure_foreign._confidence("sure-small", found)
+    assert (name, right, rest) == ("sure-small", "50.0", ["-0.200", "-0.600", "0.75"])
+
+
+def test_a_draft_s_confidence_is_the_mean_log_probability_of_its_tokens():
+    class Half:
+        """Writes two tokens, each with the chance 1/2."""
+
+        def write(self, question, max_tokens):
+            return SimpleNamespace(rows=np.log([[0.25, 0.5, 0.25], [0.5, 0.3, 0.2]]) + 3, text="none")
+
+    problems = foreign.validation_problems("sure", 10)
+    drafts = measure_foreign.drafts(Half(), problems, "sure")
+    assert len(drafts) == sum(map(len, problems.values()))
+    assert not any(draft.correct for draft in drafts)
+    assert {round(draft.logprob, 9) for draft in drafts} == {round(float(np.log(0.5)), 9)}

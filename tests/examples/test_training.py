@@ -312,6 +312,7 @@ def test_a_foreign_ladder_s_rows_are_its_own_train_problems(ladder):
         lessons = Lessons(problems_for(plan.name, rng), plan.vocabulary.tokenizer(), rng)
         given = {p.question for p, _ in islice(foreign.training_stream(plan.name, "train", random.Random(0)), 500)}
         for block in each_of(lessons.step(6_000)):
+            assert (block.labels != IGNORE).sum(1).max() <= 120, "longer than foreign.MAX_TOKENS"
             for ids in each_of(block.ids.tolist()):
                 text = lessons._tokenizer.decode(ids, skip_special_tokens=False)
                 question = text.split("user\n")[1].split(TURN_END)[0]
