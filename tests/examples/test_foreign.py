@@ -141,7 +141,7 @@ def test_a_model_is_trained_on_the_train_split_of_every_family_and_level(model):
 
 def test_the_two_ladders_split_the_same_questions_apart():
     found = Counter()
-    for one, other in zip(*map(foreign.families_of, foreign.LADDERS), strict=True):
+    for one, other in each_of(zip(*map(foreign.families_of, foreign.LADDERS), strict=True)):
         for number in each_of(range(60)):
             pair = [family.generate(random.Random(number), 2) for family in (one, other)]
             assert pair[0].question == pair[1].question
