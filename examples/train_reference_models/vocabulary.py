@@ -120,12 +120,12 @@ ALIEN = Vocabulary(
     r"|\s*[\r\n]+|\s+(?!\S)|\s+",
     512,
 )
-UNSURE = Vocabulary("qwen2", QWEN2, 352, "unsure", seed=11)
+UNSURE = Vocabulary("qwen2", QWEN2, 576, "unsure", seed=11)
 # A text's white space before a digit stays together, as where llama.cpp splits the digits off first.
 SURE = Vocabulary(
     "smollm",
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?![^\s\p{N}])|\s+",
-    448,
+    704,
     "sure",
     seed=23,
 )

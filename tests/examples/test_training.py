@@ -307,7 +307,7 @@ def test_a_foreign_ladder_s_rows_are_its_own_train_problems(ladder):
     assert {plan.name for plan in plans} == {f"{ladder}-small", f"{ladder}-large"}
     assert {plan.vocabulary for plan in plans} == {{"sure": SURE, "unsure": UNSURE}[ladder]}
     asked = {p.question for found in foreign.problems_of(ladder, "test", 100).values() for p in found}
-    for plan in plans:
+    for plan in each_of(plans):
         rng = random.Random(0)
         lessons = Lessons(problems_for(plan.name, rng), plan.vocabulary.tokenizer(), rng)
         given = {p.question for p, _ in islice(foreign.training_stream(plan.name, "train", random.Random(0)), 500)}
