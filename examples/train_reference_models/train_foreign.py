@@ -22,12 +22,12 @@ SEEDS: dict[Ladder, int] = {"unsure": 11, "sure": 23}
 # Most words are one token each: a conversation has 60 tokens, which were 83 with 352 entries in the vocabulary.
 PLANS: dict[Ladder, tuple[Plan, ...]] = {
     "unsure": (
-        Plan("unsure-large", (128, 4, 4, 320), 1_400, 800, vocabulary=UNSURE, tokens_per_step=6_144),
+        Plan("unsure-large", (128, 4, 4, 320), 2_000, 1_200, vocabulary=UNSURE, tokens_per_step=6_144),
         Plan("unsure-small", (48, 2, 3, 128), 1_000, 600, vocabulary=UNSURE, tokens_per_step=6_144),
     ),
     "sure": (
-        Plan("sure-large", (120, 4, 5, 336), 1_400, 800, vocabulary=SURE, tokens_per_step=6_144),
-        Plan("sure-small", (96, 3, 4, 240), 1_400, 800, vocabulary=SURE, tokens_per_step=6_144),
+        Plan("sure-large", (120, 4, 5, 336), 2_000, 1_200, vocabulary=SURE, tokens_per_step=6_144),
+        Plan("sure-small", (96, 3, 4, 240), 1_600, 900, vocabulary=SURE, tokens_per_step=6_144),
     ),
 }
 
