@@ -3,8 +3,8 @@
     python examples/train_reference_models/train_foreign.py unsure
     python examples/train_reference_models/train_foreign.py sure --out my/models --runs my/runs
 
-One torch thread a model, so that a ladder keeps two cores busy. A run that was stopped goes on from its last checkpoint
-(``--runs``) when the same command is given again.
+Both together take one torch thread each, so that a ladder keeps two cores busy. A run that was stopped goes on from its
+last checkpoint (``--runs``) when the same command is given again.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from training import Plan
 from vocabulary import SURE, UNSURE
 
 SEEDS: dict[Ladder, int] = {"unsure": 11, "sure": 23}
-# Most words are one token each: a conversation has 60 tokens, which were 83 with 352 entries in the vocabulary.
 PLANS: dict[Ladder, tuple[Plan, ...]] = {
     "unsure": (
-        Plan("unsure-large", (128, 4, 4, 320), 2_000, 1_200, vocabulary=UNSURE, tokens_per_step=6_144),
-        Plan("unsure-small", (48, 2, 3, 128), 1_000, 600, vocabulary=UNSURE, tokens_per_step=6_144),
+        Plan("unsure-large", (128, 4, 4, 320), 1_800, 1_000, vocabulary=UNSURE, tokens_per_step=8_192),
+        Plan("unsure-small", (48, 2, 3, 128), 1_000, 600, vocabulary=UNSURE, tokens_per_step=8_192),
     ),
     "sure": (
-        Plan("sure-large", (120, 4, 5, 336), 2_000, 1_200, vocabulary=SURE, tokens_per_step=6_144),
-        Plan("sure-small", (96, 3, 4, 240), 1_600, 900, vocabulary=SURE, tokens_per_step=6_144),
+        Plan("sure-large", (120, 4, 5, 336), 1_800, 1_000, vocabulary=SURE, tokens_per_step=8_192),
+        Plan("sure-small", (96, 3, 4, 240), 1_600, 900, vocabulary=SURE, tokens_per_step=8_192),
     ),
 }
 

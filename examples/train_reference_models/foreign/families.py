@@ -68,7 +68,8 @@ def _extract(rng: Rng, level: int) -> Problem:
     key, place = rng.choice(keys), int(level == 3)
     told = ", ".join("{" + ", ".join(f'"{k}": "{v}"' for k, v in record.items()) + "}" for record in records)
     asks = [ask.format(key, people[place]) for ask in ("What is the {} of {}?", "Give the {} of {}.")]
-    answers = [(f'{people[place]} has "{key}": "{record[key]}".', record[key]) for record in records]
+    read = keys[: keys.index(key) + 1]
+    answers = [(", ".join(f'"{k}": "{record[k]}"' for k in ["name", *read]) + ".", record[key]) for record in records]
     return _problem(rng, "extract", level, f"[{told}]", asks, *(answers[::-1] if level == 3 else answers[:1]))
 
 
@@ -79,7 +80,7 @@ def _span(rng: Rng, level: int) -> Problem:
     after = MONTHS[MONTHS.index(month) + 1]
     if level == 1:
         first, last = sorted(rng.sample(range(1, LENGTH_OF[month] + 1), 2))
-        told, answers = f"{first} {month} to {last} {month}", [(f"{last}-{first}={last - first}.", str(last - first))]
+        told, answers = f"{first} {month} to {last} {month}", [(f"{_minus(last, first)}.", str(last - first))]
     else:
         first, last = rng.randint(1, 27), rng.randint(1, LENGTH_OF[after])
         told = f"{first} {month} to {last} {after}"
@@ -90,7 +91,22 @@ def _span(rng: Rng, level: int) -> Problem:
 
 def _days(month: str, length: int, first: int, last: int) -> tuple[str, str]:
     rest = length - first
-    return f"{month} has {length}, {length}-{first}={rest}, {rest}+{last}={rest + last}.", str(rest + last)
+    return f"{month} has {length}, {_minus(length, first)}, {_plus(rest, last)}.", str(rest + last)
+
+
+def _minus(high: int, low: int) -> str:
+    """Write a difference of two digits by its ones and its tens."""
+    borrowed = int(high % 10 < low % 10)
+    ones, tens = (high % 10 + 10 * borrowed, low % 10), (high // 10 - borrowed, low // 10)
+    digits = ", ".join(f"{a}-{b}={a - b}" for a, b in (ones, tens))
+    return f"{digits}, {high}-{low}={high - low}"
+
+
+def _plus(one: int, other: int) -> str:
+    """Write a sum of two digits by its ones and its tens."""
+    ones, tens = one % 10 + other % 10, one // 10 + other // 10
+    carried = f"+1={tens + 1}" if ones > 9 else f"={tens}"
+    return f"{one % 10}+{other % 10}={ones}, {one // 10}+{other // 10}{carried}, {one}+{other}={one + other}"
 
 
 def _sets(rng: Rng, level: int) -> Problem:
@@ -120,16 +136,19 @@ def _road(rng: Rng, level: int) -> Problem:
             break
     roads = [f"{a}-{b} {n}" for c, pair in zip(over, legs, strict=True) for a, b, n in _legs(start, c, end, pair)]
     ways = [f"over {each}" for each in over]
-    work = [f"{way} {a}+{b}={a + b}" for way, (a, b) in zip(ways, legs, strict=True)]
+    work = [
+        f"{', '.join(f'{a}-{b} {n}' for a, b, n in _legs(start, each, end, pair))}, {pair[0]}+{pair[1]}={sum(pair)}"
+        for each, pair in zip(over, legs, strict=True)
+    ]
     if level > 1:
         roads.append(f"{start}-{end} {lengths[1]}")
         ways.append("direct")
-        work.append(f"direct {lengths[1]}")
+        work.append(f"{start}-{end} {lengths[1]}")
     same = " ".join(sorted(roads))
     rng.shuffle(roads)
     right = ways[lengths.index(min(lengths))]
     asks = [ask.format(start, end) for ask in ("Shortest way from {} to {}?", "How is it shortest from {} to {}?")]
-    answers = [(f"{', '.join(work)}.", final) for final in (right, "direct")[: 1 + (level == 3)]]
+    answers = [(f"{'; '.join(work)}.", final) for final in (right, "direct")[: 1 + (level == 3)]]
     return _problem(rng, "road", level, f"Roads: {', '.join(roads)}.", asks, *answers, same=same)
 
 
@@ -148,7 +167,10 @@ def _walk(rng: Rng, level: int) -> Problem:
     told = f"Board 0 to {EDGE} with walls. Start at {start[0]} {start[1]}. Go "
     told += ", ".join(f"{way} {num}" for way, num in moves) + "."
     paths = (walls, wraps)[: 1 + (level == 3)]
-    answers = [(", ".join(f"{x} {y}" for x, y in path) + ".", f"{path[-1][0]} {path[-1][1]}") for path in paths]
+    answers = []
+    for path in paths:
+        steps = ", ".join(f"{way} {num} to {x} {y}" for (way, num), (x, y) in zip(moves, path, strict=True))
+        answers.append((f"{steps}.", f"{path[-1][0]} {path[-1][1]}"))
     return _problem(rng, "walk", level, told, ("Where is it?", "Where does it end?"), *answers)
 
 
@@ -197,7 +219,7 @@ def _table(rng: Rng, level: int) -> Problem:
     for filling in (cells[row][column - 1], "0")[: 1 + (level == 3)]:
         filled = [filling if cell == "-" else cell for cell in cells[row]]
         read = " ".join(f"{day} {cell}" for day, cell in zip(days, filled, strict=True))
-        answers.append((f"{goods[row]}: {read}.", filled[column]))
+        answers.append((f"{goods[row]}: {' '.join(cells[row])}; {read}.", filled[column]))
     return _problem(rng, "table", level, told, asks, *answers)
 
 
@@ -238,14 +260,17 @@ def _trace(rng: Rng, level: int) -> Problem:
     """Run a short program by hand. The wrong rule: of a double assignment the first is done before the second."""
     one, other = names = rng.sample(VARIABLES, 2)
     values = {name: rng.randint(1, 9) for name in names}
-    lines, states = [f"{name} = {value}" for name, value in values.items()], [_state(values, names)]
+    lines, states = (
+        [f"{name} = {value}" for name, value in values.items()],
+        [" ".join(f"{name}={value}" for name, value in values.items())],
+    )
     for _ in range((1, 3, 1)[level - 1]):
         name, term = rng.choice(names), rng.choice((*names, str(rng.randint(1, 9))))
         amount = values[term] if term in values else int(term)
-        sign = "-" if amount <= values[name] and rng.random() < 0.5 else "+"
+        before, sign = values[name], "-" if amount <= values[name] and rng.random() < 0.5 else "+"
         values[name] += amount if sign == "+" else -amount
         lines.append(f"{name} = {name} {sign} {term}")
-        states.append(_state(values, [name]))
+        states.append(f"{name}={before}{sign}{amount}={values[name]}")
     if level < 3:
         asked = rng.choice(names)
         answers = [(f"{', '.join(states)}.", str(values[asked]))]
@@ -254,14 +279,12 @@ def _trace(rng: Rng, level: int) -> Problem:
             return _trace(rng, level)
         asked, found = other, values[other]
         lines.append(f"{one}, {other} = {other}, {one} + {other}")
-        ends = [{one: found, other: found + values[one]}, {one: found, other: found + found}]
-        answers = [(f"{', '.join([*states, _state(end, names)])}.", str(end[other])) for end in ends]
+        answers = []
+        for added in (values[one], found):
+            states[2:] = [f"{one}={found} {other}={added}+{found}={added + found}"]
+            answers.append((f"{', '.join(states)}.", str(added + found)))
     asks = (f"What does print({asked}) show?", f"What is {asked} then?")
     return _problem(rng, "trace", level, f"{'; '.join(lines)};", asks, *answers)
-
-
-def _state(values: dict[str, int], names: Sequence[str]) -> str:
-    return " ".join(f"{name}={values[name]}" for name in names)
 
 
 def _store(rng: Rng, level: int) -> Problem:
