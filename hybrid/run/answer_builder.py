@@ -81,7 +81,7 @@ class AnswerBuilder:
         self.failed = 0
         """How many of the requests failed."""
         self.longest_write = (0, 0.0)
-        """The most tokens that one request wrote, and the seconds from when it was opened to when the last was read."""
+        """The most tokens that one request wrote, and how many a second from when it was opened."""
         self.notes_of: Sequence[Callable[[Answer], str | None]] = ()
         """Each says what the user should know of the whole answer; None: nothing."""
 

@@ -176,9 +176,9 @@ class OpenRequest:
         self._billing.answered.add(self._prompt)
 
     def mark_written(self, num_tokens: int) -> None:
-        """Record how many tokens have come by now, and in how long."""
+        """Record how many tokens have come by now, and how fast."""
         builder, took_s = self._billing.builder, time.monotonic() - self._began
-        builder.longest_write = max(builder.longest_write, (num_tokens, took_s))
+        builder.longest_write = max(builder.longest_write, (num_tokens, num_tokens / max(took_s, 1e-9)))
 
     def settle(
         self, usage: CloudUsage | None, known: CloudUsage = NO_USAGE, failure: BaseException | None = None

@@ -29,12 +29,12 @@ SLOW, LEAST_S = 2.0, 3.0
 # Where nothing is known of the cloud's own time: somebody has noticed that they wait.
 LONG_S = 10.0
 TOOK = (
-    "its drafts and checks took {:.1f} s after its first token, where by {} the cloud alone would have taken {} "
+    "with drafts and checks it took {:.1f} s after its first token, where by {} the cloud alone would have taken {} "
     "{:.1f} s: --policy cloud has neither"
 )
 UNKNOWN = (
-    "its drafts and checks took {:.1f} s after its first token: hybrid probe measures what the cloud alone would take, "
-    "and --policy cloud has neither"
+    "with drafts and checks it took {:.1f} s after its first token: --policy cloud has neither, and hybrid probe can "
+    "measure what it would take"
 )
 PROBED, WROTE = ("the last probe", "some"), ("what it wrote here", "at most")
 _BEGIN, _ALONE = "its checks made this answer cost ", "what the cloud alone would have"
@@ -148,7 +148,7 @@ class CheckTimeNote:
         return partial(self._of, policy, builder, times)
 
     def _of(self, policy: Policy, builder: AnswerBuilder, times: TokenTimes | None, answer: Answer) -> str | None:
-        num_tokens, wrote_s = self._longest_write = max(self._longest_write, builder.longest_write)
+        num_tokens, rate = self._longest_write = max(self._longest_write, builder.longest_write)
         first_ms, failed = answer.timing.ttft_ms, builder.failed or answer.degraded
         if self._said or "score" not in policy.needs or not answer.usage.checks or first_ms is None or failed:
             return None
@@ -156,7 +156,7 @@ class CheckTimeNote:
         if times is None and not num_tokens:
             self._said = took_s >= LONG_S
             return UNKNOWN.format(took_s) if self._said else None
-        token_s = wrote_s / num_tokens if times is None else times.written_ms / 1000
+        token_s = 1 / rate if times is None else times.written_ms / 1000
         alone_s = token_s * len(answer.tokens)
         if took_s < max(SLOW * alone_s, LEAST_S):
             return None

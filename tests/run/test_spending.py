@@ -311,7 +311,7 @@ def test_where_the_cloud_wrote_nothing_and_no_probe_was_run_only_the_answers_own
     answer = run(h.client.generate(PROMPT, policy="excess", max_tokens=40))
     took = (answer.timing.total_ms - answer.timing.ttft_ms) / 1000
     [note] = [note for note in answer.notes if "took" in note]
-    assert f"took {took:.1f} s after its first token: hybrid probe measures what the cloud alone would take" in note
+    assert f"took {took:.1f} s after its first token: --policy cloud has neither, and hybrid probe can" in note
     assert slow(h, run, "excess") == [], "once"
     assert slow(timed(0.1, 0.05), run, "excess") == [], "under ten seconds, and nobody can say that it is long"
     h = timed(0.2, 0.1, faults=(2,))
