@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import sys
 from collections import Counter, defaultdict
@@ -203,3 +204,13 @@ def test_a_draft_s_confidence_is_the_mean_log_probability_of_its_tokens():
     assert len(drafts) == sum(map(len, problems.values()))
     assert not any(draft.correct for draft in drafts)
     assert {round(draft.logprob, 9) for draft in drafts} == {round(float(np.log(0.5)), 9)}
+
+
+def test_the_models_that_stand_here_are_those_of_the_card():
+    models = sorted(Path(foreign.__file__).parent.glob("*.gguf"))
+    assert [path.stem for path in models] == ["sure-large", "sure-small"]
+    assert sum(path.stat().st_size for path in models) <= 4 * 2**20
+    for path in each_of(models):
+        card = path.with_name("sure.md").read_text()
+        assert f"{path.stat().st_size:,}" in card
+        assert hashlib.sha256(path.read_bytes()).hexdigest() in card
