@@ -6,9 +6,9 @@ A pool keeps nothing of a reply: behind one wire are many callers, and a cookie 
 
 The law of floods (``tests/cloud/test_floods.py``), where others wait beside a wire (a relay's): whatever servers
 send, all streams of a network together have the loop for at most ``SHARE`` of the time, ``BURST_S``, and what each has
-just read (of a connection that ends it is not paid for: 1 KiB, if it had not read before). Who wants more has an equal
-part. A relayed event takes 0.5 to 1 ms on a slow
-machine: up to 400 a second of all streams together wait for nothing.
+just read: at most ``MOST_READ`` bytes, which a connection that ends then does not pay for. Those that want more have
+equal parts. A relayed event takes 0.5 to 1 ms on a slow machine: up to 400 a second of all streams together wait for
+nothing.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ SHARE, BURST_S = 0.4, 0.25
 # At most so many seconds of work are laid to a byte, since a reader may wait for others and a connection lie idle: an
 # empty event of six bytes was measured to take 0.4 ms.
 BYTE_S = 1e-4
-# What one read brings is parsed in one go, 64 KiB of the shortest comments or interim replies for 20 to 130 ms: a read
-# brings half of the last one's where that took more than this, and else twice as much.
-AT_ONCE_S, LEAST_READ, FIRST_READ, MOST_READ = 0.004, 128, 1024, 2**16
+# What one read brings is parsed in one go, 64 KiB of the shortest comments or interim replies for 20 to 130 ms, and may
+# make seconds of work: a read brings half of the last one's where that took more than this, and else twice as much.
+AT_ONCE_S, LEAST_READ, FIRST_READ, MOST_READ = 0.004, 128, 1024, 4096
 TINY_S = 1e-9
 
 

@@ -137,7 +137,7 @@ def test_whatever_is_sent_all_streams_together_have_two_fifths_of_the_loop(flood
 @each(("rate", "took"), [(100, 0.001), (400, 0.0009), (1000, 0.0003)])
 def test_an_honest_stream_never_rests(tls, rate, took):
     """A relayed event was measured to take 0.5 to 1 ms; a first version took it to be 0.1 and slowed 400 a second."""
-    machine, server = Machine(), None
+    machine = Machine()
     server = Server(machine, rate)
     asyncio.run(machine.run(honest(machine, server, took, tls=tls), until=10.0))
     assert server.sent >= 9.9 * rate
@@ -175,8 +175,8 @@ def test_floods_have_equal_parts():
 
 
 @each("tls", [False, True])
-def test_a_read_brings_little_where_what_came_took_long_and_all_there_is_where_it_did_not(tls):
-    """64 KiB of interim replies are parsed in one go, for 130 ms."""
+def test_a_read_brings_little_where_what_came_took_long_and_never_much(tls):
+    """64 KiB of interim replies are parsed in one go, for 130 ms, and who ends then has not paid for what they made."""
 
     def sizes(seconds_a_byte):
         machine = Machine()
@@ -191,7 +191,7 @@ def test_a_read_brings_little_where_what_came_took_long_and_all_there_is_where_i
         asyncio.run(machine.run(reads(), until=1e9))
         return server.sizes
 
-    assert sizes(1e-8)[-1] == MOST
+    assert max(sizes(1e-8)) == sizes(1e-8)[-1] == 4096
     slow = sizes(6e-5)
     assert len(slow) == 20
     assert max(slow) <= 1024
