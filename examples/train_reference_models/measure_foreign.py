@@ -114,6 +114,9 @@ def main() -> int:
     parser.add_argument("--dir", type=Path, default=Path("runs/foreign"), help="where the two GGUF files are")
     parser.add_argument("--num", type=int, default=40, help="about how many questions of each family")
     args = parser.parse_args()
+    for path in (args.dir / f"{args.ladder}-{size}.gguf" for size in ("small", "large")):
+        if not path.is_file():
+            parser.error(f"there is no {path}: train_foreign.py writes it, and --dir names another folder")
     print(page(args.ladder, args.dir, foreign.validation_problems(args.ladder, args.num)))
     return 0
 
