@@ -253,6 +253,24 @@ def test_who_leaves_while_it_rests_leaves_the_others_their_parts():
     assert asyncio.run(run()) == pytest.approx(SHARE, rel=0.15)
 
 
+def test_a_rest_is_over_soon_where_others_end_theirs():
+    """It slept once as long as all that rested when it began would have made it: ten seconds for a tenth."""
+    machine, ended = Machine(), []
+
+    async def owes(seconds):
+        await machine.floods.rest(seconds)
+        ended.append(machine.wall)
+
+    async def rests():
+        await machine.run(owes(BURST_S), until=1e9)
+        await machine.run(*(owes(0.002) for _ in range(40)), owes(0.1), until=1e9)
+
+    asyncio.run(rests())
+    assert len(ended) == 42
+    due = (40 * 0.002 + 0.1) / SHARE
+    assert due - 1e-6 <= ended[-1] <= due + 0.3
+
+
 def test_what_is_relayed_is_paced_and_a_model_of_ones_own_is_not():
     """Nobody waits beside ``hybrid ask``, and a fast server of one's own may well take half of its loop."""
     for paced in each_of((True, False)):
