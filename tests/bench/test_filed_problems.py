@@ -46,9 +46,28 @@ def test_only_the_result_is_graded_and_all_of_it() -> None:
     assert {text: problem.grade(text) for text in graded} == graded
 
 
+def test_the_closings_of_a_line_say_where_its_answer_may_stand(tmp_path: Path) -> None:
+    told = json.loads(line(answer="2")) | {"closings": ["Result:", "So it is"]}
+    [problem] = read_problems(filed(tmp_path, json.dumps(told)), "test")
+    graded = {"1 + 1 = 2. Result: 2.": True, "So it is 3. So it is 2": True, "2": True, "Result: 3.": False}
+    assert {text: problem.grade(text) for text in graded} == graded
+
+
 @pytest.mark.parametrize(
     "broken",
-    ["{", "[]", "3", '"text"', "{}", line("train"), line(answer=2), line(kind=None), '{"split": ["test"]}', "[" * 9999],  # type: ignore[arg-type]
+    [
+        "{",
+        "[]",
+        "3",
+        '"text"',
+        "{}",
+        line("train"),
+        line(answer=2),
+        line(kind=None),
+        line()[:-1] + ', "closings": [2]}',
+        '{"split": ["test"]}',
+        "[" * 9999,
+    ],  # type: ignore[arg-type]
 )
 def test_a_line_that_is_no_problem_is_named(tmp_path: Path, broken: str) -> None:
     with pytest.raises(UsageError, match=r"problems\.jsonl, line 2: no problem"):

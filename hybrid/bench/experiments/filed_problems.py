@@ -1,7 +1,8 @@
 """Problems with right answers from a file, for pairs of models that were trained on other tasks than the bundled one.
 
-A line is an object: ``split`` (calibration or test), ``kind`` (what is like it), ``question``, ``answer``. Grading is
-exact: an answer is right if what follows its last "answer is", or else all of it, is the filed one. The law
+A line is an object: ``split`` (calibration or test), ``kind`` (what is like it), ``question``, ``answer``, and where
+it is known ``closings``, the texts that may stand before the answer ("answer is " if there are none). Grading is exact:
+an answer is right if what follows the last of any closing, or else all of it, is the filed one. The law
 (``tests/bench/test_filed_problems.py``): whatever a file holds, it is problems or a UsageError that names the line.
 """
 
@@ -14,6 +15,7 @@ from typing import Any, Literal, get_args
 
 from hybrid.errors import UsageError
 from hybrid.tasks import MAX_TOKENS
+from hybrid.tasks.wording import Wording
 
 FiledSplit = Literal["calibration", "test"]
 # A worked answer says so before its result.
@@ -22,13 +24,14 @@ RESULT = "answer is "
 
 @dataclass(frozen=True)
 class FiledProblem:
-    """A problem of a file."""
+    """A problem of a file. ``closings``: what may stand before the answer; none: what does by default."""
 
     split: FiledSplit
     kind: str
     text: str
     answer: str
     max_tokens: int = MAX_TOKENS
+    closings: tuple[str, ...] = ()
 
     def grade(self, text: str) -> bool:
         """Tell whether an answer is right.
@@ -36,7 +39,11 @@ class FiledProblem:
         >>> problem = FiledProblem("test", "sum", "What is 1 + 2?", "3.")
         >>> [problem.grade(text) for text in ("3.", "1 + 2 = 3. The answer is 3.", "The answer is 3. Or 4.")]
         [True, True, False]
+        >>> FiledProblem("test", "sum", "What is 1 + 2?", "3", closings=("Result:",)).grade("1 + 2 = 3. Result: 3.")
+        True
         """
+        if self.closings:
+            return self.answer in Wording(self.closings).finals(text)
         return text.rsplit(RESULT, 1)[-1].strip() == self.answer
 
 
@@ -64,9 +71,10 @@ def _problem(path: Path, number: int, line: str) -> FiledProblem:
     try:
         told: Any = json.loads(line)
         split, kind, question, answer = (told[name] for name in ("split", "kind", "question", "answer"))
+        closings = tuple(told.get("closings", ()))
     except (ValueError, TypeError, KeyError, RecursionError):
         split = None
-    if split not in get_args(FiledSplit) or not all(isinstance(each, str) for each in (kind, question, answer)):
+    if split not in get_args(FiledSplit) or not all(isinstance(e, str) for e in (kind, question, answer, *closings)):
         msg = f"{path}, line {number}: no problem with the texts split (calibration or test), kind, question and answer"
         raise UsageError(msg)
-    return FiledProblem(split, kind, question, answer.strip())
+    return FiledProblem(split, kind, question, answer.strip(), closings=closings)

@@ -1,36 +1,49 @@
-"""One problem with all that a stream needs to know of it: both models' answers, and the verdicts on both."""
+"""One problem with all that a stream needs to know of it: both models' answers, and the verdicts on both.
+
+Where it is asked for, other arms answer it as well, and the local model draws some more answers: then every rule that
+decides about whole questions, and each of those arms, can be tried on the one record.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from hybrid.bench.arms import Arm
 from hybrid.bench.experiments.label_trial import first_rejection, label, label_to_json, labelled_question
 from hybrid.bench.experiments.learning_stream import TaughtQuestion
-from hybrid.bench.experiments.problem_trial import GradedQuestion
-from hybrid.bench.experiments.section import CLOUD, LOCAL, CheckAnswer
+from hybrid.bench.experiments.problem_trial import GradedQuestion, graded_record
+from hybrid.bench.experiments.section import CLOUD, LOCAL, CheckAnswer, arms_to_json
 from hybrid.bench.experiments.world import World
 from hybrid.types import Sampling
 
 
 @dataclass(frozen=True)
 class TeachingSection:
-    """Problems whose greedy drafts, and the cloud's own texts, are judged at a threshold in nats."""
+    """Problems whose greedy drafts, and the cloud's own texts, are judged at a threshold in nats.
+
+    ``arms``: others that answer each. ``num_drawn``: so many more answers of the local model are drawn at
+    ``temperature``.
+    """
 
     name: str
     pair: str
     questions: tuple[GradedQuestion, ...]
     threshold: float
+    arms: tuple[Arm, ...] = ()
+    num_drawn: int = 0
+    temperature: float = 0.7
 
     @property
     def num_arms(self) -> int:
-        """Both models alone, and each one's rows along the other's text."""
-        return 3
+        """Both models alone, each one's rows along the other's text, and the others."""
+        return 3 + len(self.arms) + self.num_drawn
 
     def content(self) -> list[Any]:
-        """Return the judge."""
-        return ["teaching", self.threshold]
+        """Return the judge, and what else answers."""
+        others = [arms_to_json(self.arms), self.num_drawn, self.temperature]
+        return ["teaching", self.threshold, *(others if self.arms or self.num_drawn else [])]
 
     async def answer(self, world: World, number: int, seed: int, check: CheckAnswer) -> dict[str, Any]:
         """Judge one problem's two answers; the world forgets it afterwards."""
@@ -42,7 +55,7 @@ class TeachingSection:
             await check(arm, sampling, answered)
         labelled = label(world, question.text, drafted, self.threshold)
         local, cloud = world.rows(written.prompt, written.ids) if written.ids else ([], [])
-        record = {
+        record: dict[str, Any] = {
             "text": question.text,
             "kind": question.kind,
             "cloud_tokens": len(written.ids) + written.ended,
@@ -51,6 +64,18 @@ class TeachingSection:
             "local_right": question.grade(drafted.answer.text),
             "cloud_right": question.grade(written.answer.text),
         }
+        if self.arms:
+            record["arms"] = {}
+        for arm in self.arms:
+            answered = await world.answer(question.text, arm, sampling, question.max_tokens)
+            await check(arm, sampling, answered)
+            record["arms"][arm.name] = graded_record(answered, question)
+        if self.num_drawn:
+            record |= {"text_drafted": drafted.answer.text, "texts_drawn": []}
+        for number_drawn in range(self.num_drawn):
+            drawing = replace(sampling, temperature=self.temperature, seed=seed + number_drawn)
+            drawn = await world.answer(question.text, LOCAL, drawing, question.max_tokens)
+            record["texts_drawn"].append(drawn.answer.text)
         world.forget()
         return record
 
