@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybrid.cli.bench_auto import AUTO_EPILOG, auto
+from hybrid.cli.bench_peers import PEERS_EPILOG, peers
 from hybrid.cli.bench_text import TEXT_EPILOG, text
 from hybrid.cli.bench_vocabulary import VOCABULARY_EPILOG, vocabulary
 from hybrid.cli.bench_wordings import WORDINGS_EPILOG, wordings
@@ -170,6 +171,7 @@ def _command(what: Benchmark) -> Callable[..., None]:
 for _benchmark in Benchmark:
     bench.command(_benchmark.value, help=f"Measure {TITLES[_benchmark]}.\n{EPILOG}")(_command(_benchmark))
 bench.command("auto", help=f"{auto.__doc__}\n{AUTO_EPILOG}")(auto)
+bench.command("peers", help=f"{peers.__doc__}\n{PEERS_EPILOG}")(peers)
 bench.command("vocabulary", help=f"{vocabulary.__doc__}\n{VOCABULARY_EPILOG}")(vocabulary)
 bench.command("text", help=f"{text.__doc__}\n{TEXT_EPILOG}")(text)
 bench.command("wordings", help=f"{wordings.__doc__}\n{WORDINGS_EPILOG}")(wordings)

@@ -34,7 +34,7 @@ def routed(
             pair: ModelPair(*(model_file(name, report_progress) for name in names))
             for pair, names in pair_models().items()
         }
-        known = {pair: _calibration(*names, pairs[pair].local) for pair, names in pair_models().items()}
+        known = {pair: real_calibration(*names, pairs[pair].local) for pair, names in pair_models().items()}
         place = folder or home_folder(user_cache_path) / "bench-auto"
         if chat:
             planners = {pair: half_the_bill(each) for pair, each in known.items()}
@@ -46,7 +46,7 @@ def routed(
         return routed_report(sections, run_sections(run, report_progress), known)
 
 
-def _calibration(local: str, cloud: str, model: Path) -> Calibration:
+def real_calibration(local: str, cloud: str, model: Path) -> Calibration:
     """Return the shipped calibration of a pair. Raises UsageError where this llama.cpp made another model."""
     from hybrid.engine.identity import identify  # noqa: PLC0415
     from hybrid.engine.real_models import model_file  # noqa: PLC0415

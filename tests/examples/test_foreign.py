@@ -16,12 +16,14 @@ import pytest
 from cases import each, each_of
 from foreign_solvers import SOLVERS, solve
 
+from hybrid.bench.experiments.filed_problems import read_problems
 from hybrid.tasks import BY_NAME, split_of, wordings
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "train_reference_models"))
 
 import foreign
 import measure_foreign
+import write_ladder
 from foreign.families import draw, grade
 from foreign.ladders import is_validation
 
@@ -214,3 +216,21 @@ def test_the_models_that_stand_here_are_those_of_the_card():
         card = path.with_name("sure.md").read_text()
         assert f"{path.stat().st_size:,}" in card
         assert hashlib.sha256(path.read_bytes()).hexdigest() in card
+
+
+@each("ladder", foreign.LADDERS)
+def test_a_ladder_is_filed_as_its_families_grade_it_and_without_what_its_maker_saw(ladder, tmp_path):
+    num = 12
+    path = tmp_path / "problems.jsonl"
+    path.write_text("\n".join(write_ladder.lines(ladder, "calibration", num)), encoding="utf-8")
+    filed = {problem.text: problem for problem in read_problems(path, "calibration")}
+    left_out = 0
+    for problems in each_of(foreign.problems_of(ladder, "calibration", num).values()):
+        for problem in each_of(problems):
+            left_out += is_validation(problem)
+            assert is_validation(problem) == (problem.question not in filed)
+            if problem.question in filed:
+                grades = [filed[problem.question].grade(text) for text in (problem.worked, problem.final)]
+                assert grades == [True, True]
+                assert not problem.mistake or not filed[problem.question].grade(problem.mistake)
+    assert 0 < left_out < len(filed)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hybrid.bench.experiments.decisions import KeptForecasts
-from hybrid.bench.experiments.tariffs import PRICES, PriceSetting, ask_prices
+from hybrid.bench.experiments.tariffs import PRICES, PriceSetting, TokenPrices, ask_prices
 from hybrid.defer import (
     Calibration,
     DraftOutcome,
@@ -78,11 +78,12 @@ class StreamChoice:
     risk: float | None = None
     frozen: bool = False
     seed: int = 0
+    token_prices: TokenPrices = PRICES[0]
 
     @property
     def prices(self) -> AskPrices:
         """What the setting charges."""
-        return ask_prices(self.setting, PRICES[0])
+        return ask_prices(self.setting, self.token_prices)
 
 
 @dataclass

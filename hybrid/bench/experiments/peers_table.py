@@ -1,0 +1,169 @@
+"""The tables of ``hybrid bench peers``: dials that are set on the calibration half, and what they come to elsewhere.
+
+A dial is chosen by the questions after the labels: the cheapest that recovers the wanted share there. On other
+questions it stands where it was set, and beside it the bill of every wanted share with the dial swept, two dials mixed
+by a coin. Two arms are compared at an equal bill: the first at its own dial, the other swept to that bill in each
+resample, which flatters the other. This file runs no model.
+
+The laws (``tests/bench/test_peers.py``): an arm less itself at its own bill is never above 0; the share at a bill is
+the most that a mixture of two ways has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from hybrid.bench.comparison import estimate_to_json
+from hybrid.bench.experiments.peers_arms import PeerArm, PricedQuestions, TriedDials
+from hybrid.bench.experiments.resamples import Resamples, cheapest_bill, estimate
+from hybrid.errors import UsageError
+from hybrid.prob import Floats
+from hybrid.tasks.statistics import Estimate, auroc
+
+WANTED = (0.5, 0.8, 0.9, 0.95)
+# The share that dials are set for.
+AIM = 0.9
+# A difference that is to be seen, and how many standard errors of it are seen in four of five runs.
+SEEN, STANDARD_ERRORS = 0.02, 2.8
+
+
+def best_share(shares: Floats, bills: Floats, bill: Floats) -> Floats:
+    """Return the most that is recovered at a bill, two ways mixed by a coin, shapes (K, C), (K, C), (C,) -> (C,).
+
+    >>> best_share(np.array([[0.0], [0.6], [1.0]]), np.array([[0.0], [0.3], [1.0]]), np.array([0.15]))
+    array([0.3])
+    """
+    lost: Floats = cheapest_bill(-bills, -shares, -bill)
+    return -lost
+
+
+@dataclass(frozen=True, eq=False)
+class PeersTable:
+    """All arms on some questions."""
+
+    arms: Sequence[PeerArm]
+    questions: PricedQuestions
+
+    @cached_property
+    def resamples(self) -> Resamples:
+        """The questions, drawn again."""
+        return Resamples(len(self.questions.records))
+
+    @cached_property
+    def tried(self) -> Mapping[str, TriedDials]:
+        """What each arm did, by its name."""
+        return {arm.name: arm.tried(self.questions) for arm in self.arms}
+
+    @cached_property
+    def _ways(self) -> dict[str, tuple[Floats, Floats]]:
+        return {}
+
+    def ways(self, name: str) -> tuple[Floats, Floats]:
+        """Return RPI and bill at each dial, shape (D + 2, 1 + R), both models alone as the last two."""
+        if name not in self._ways:
+            of, tried = self.questions, self.tried[name]
+            right = np.vstack([tried.right, of.local_right, of.cloud_right])
+            paid = np.vstack([tried.paid, np.zeros_like(of.alone), of.alone])
+            shares = self.resamples.shares(of.local_right, right, of.cloud_right)
+            self._ways[name] = shares, self.resamples.sums(paid) / self.resamples.sums(of.alone)
+        return self._ways[name]
+
+    def bill_at(self, name: str, wanted: float = AIM) -> Floats:
+        """Return the bill at a wanted share with the dial swept, shape (1 + R,)."""
+        return cheapest_bill(*self.ways(name), wanted)
+
+    def less(self, name: str, dial: int, other: str) -> Floats:
+        """Return an arm's RPI at a dial less another's at the same bill, shape (1 + R,)."""
+        shares, bills = self.ways(name)
+        difference: Floats = shares[dial] - best_share(*self.ways(other), bills[dial])
+        return difference
+
+    def chosen(self, name: str) -> int:
+        """Return the number of the cheapest dial that recovers the aim here; none does: of the one nearest to it."""
+        shares, bills = (each[:-2, 0] for each in self.ways(name))
+        enough = np.flatnonzero(shares >= AIM)
+        return int(enough[np.argmin(bills[enough])]) if enough.size else int(np.argmax(shares))
+
+    def best_simple(self, *, labels: bool) -> str:
+        """Return the baseline whose bill at the aim is the least here; without ``labels`` one that needs none."""
+        names = [arm.name for arm in self.arms if arm.simple and (labels or "labels" not in arm.name)]
+        return min(names, key=lambda name: float(np.nan_to_num(self.bill_at(name)[0], nan=math.inf)))
+
+    def dials(self) -> dict[str, Any]:
+        """Return every arm's dials, and which was chosen here, as plain data."""
+        arms = {}
+        for arm in self.arms:
+            number = self.chosen(arm.name)
+            shares, bills = (float(each[number, 0]) for each in self.ways(arm.name))
+            arms[arm.name] = {
+                "dials": list(arm.dials),
+                "chosen": number,
+                "rpi": _rounded(shares),
+                "bill": _rounded(bills),
+            }
+        best = {"no labels": self.best_simple(labels=False), "labels": self.best_simple(labels=True)}
+        return {"questions": len(self.questions.records), "aim": AIM, "best simple": best, "arms": arms}
+
+    def rows(self, fixed: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return a row for each arm at the dials that were fixed. Raises UsageError where they are others now."""
+        return [self._row(arm, fixed) for arm in self.arms]
+
+    def _row(self, arm: PeerArm, fixed: Mapping[str, Any]) -> dict[str, Any]:
+        own = fixed["arms"].get(arm.name)
+        if own is None or not np.allclose(own["dials"], arm.dials, rtol=1e-6, atol=1e-12):
+            msg = f"the dials of {arm.name} are not those that were fixed: set them anew on the calibration half"
+            raise UsageError(msg)
+        dial, tried, (shares, bills) = own["chosen"], self.tried[arm.name], self.ways(arm.name)
+        differences = {
+            which: self.less(arm.name, dial, name) for which, name in fixed["best simple"].items() if name != arm.name
+        }
+        return {
+            "arm": arm.name,
+            "simple": arm.simple,
+            "dial": arm.dials[dial],
+            "right": int(tried.right[dial].sum()),
+            "rpi": _estimate(shares[dial]),
+            "bill": _estimate(bills[dial]),
+            "sent": _rounded(float(tried.sent[dial].mean())),
+            "requests": _rounded(float(tried.requests[dial].mean())),
+            "bill_at": {f"{wanted:g}": _estimate(self.bill_at(arm.name, wanted)) for wanted in WANTED},
+            "less": {which: _estimate(found) | self._power(found) for which, found in differences.items()},
+        }
+
+    def _power(self, difference: Floats) -> dict[str, float | None]:
+        """Return which difference is seen in four of five runs, and of how many questions one of 0.02 would be."""
+        spread = float(np.nanstd(difference[1:]))
+        needed = len(self.questions.records) * (STANDARD_ERRORS * spread / SEEN) ** 2
+        return {"seen": _rounded(STANDARD_ERRORS * spread), "needed": round(needed)}
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the questions are."""
+        of = self.questions
+        gained = of.cloud_right - of.local_right
+        signals = [each.signals for each in of.taught]
+        doubt = np.array([-float(each.logprob.mean()) if len(each) else 0.0 for each in signals])
+        told = auroc(doubt, of.local_right == 0.0)
+        return {
+            "questions": len(of.records),
+            "local": int(of.local_right.sum()),
+            "cloud": int(of.cloud_right.sum()),
+            "gained": int((gained > 0).sum()),
+            "lost": int((gained < 0).sum()),
+            "turned_down": sum(each.labelled.draft.first_rejection is not None for each in of.taught),
+            "auroc": None if told is None else _rounded(told),
+        }
+
+
+def _estimate(columns: Floats) -> dict[str, float | None]:
+    found: Estimate | None = estimate(columns)
+    return estimate_to_json(found)
+
+
+def _rounded(value: float) -> float:
+    return round(value, 4)

@@ -1,0 +1,163 @@
+"""``hybrid bench peers``: what ``auto`` and every rule are worth beside simple baselines, at an equal bill."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from hybrid.cli.exits import exit_codes
+from hybrid.cli.progress import progress
+from hybrid.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hybrid.bench.experiments.peers_suite import Ground, Half
+    from hybrid.defer import Calibration
+
+    GroundOf: TypeAlias = Callable[[Half, Callable[[str], None]], tuple[Ground, Calibration | None]]
+
+PEERS_EPILOG = """
+Problems with right answers are answered once by both models and by the presets, in this process; what `auto`, `route`
+and whole-question baselines (log-probability, entropy, self-consistency, length, words, a logistic regression, a coin)
+would have done follows from the records. RPI is the share of the right answers between the two models that is
+recovered, a bill a multiple of the large model's alone.
+
+The calibration half first: scores are fitted to its first 1,000 questions, dials set on those after them, and written
+to --dials. The test half is then tried at these dials alone. Without --ladder the ground is the bundled pair; arms
+without the shipped score know nothing of it. A ladder is a folder with small.gguf, large.gguf and problems.jsonl
+(examples/train_reference_models/write_ladder.py).
+
+A run that was interrupted goes on where it stopped.
+
+Examples:
+
+  hybrid bench peers --split calibration --dials dials.json
+
+  hybrid bench peers --ladder my/ladder --split calibration --dials dials.json
+
+  hybrid bench peers --ladder my/ladder --dials dials.json --json > peers.json
+
+Exit codes: 0 done, 1 output lost, 2 usage, 3 model unusable, 130 interrupted.
+"""
+
+
+class PeersHalf(StrEnum):
+    """Which half is answered."""
+
+    calibration = "calibration"
+    test = "test"
+
+
+def peers(
+    dials: Annotated[
+        Path, typer.Option(help="Where the dials are kept that the calibration half sets.", metavar="FILE")
+    ],
+    split: Annotated[PeersHalf, typer.Option(help="Set dials on the calibration half, or try them.")] = PeersHalf.test,
+    ladder: Annotated[
+        Path | None, typer.Option(help="Another pair with its problems.", metavar="DIR", show_default=False)
+    ] = None,
+    real: Annotated[
+        bool, typer.Option("--real", help="The graded questions of a real pair (hybrid models --real); a few minutes.")
+    ] = False,
+    num: Annotated[
+        int | None, typer.Option(help="Test problems a kind (all; 100 of the bundled pair's).", min=1, metavar="N")
+    ] = None,
+    processes: Annotated[int, typer.Option(help="Processes, one thread each.", metavar="P", min=1, max=64)] = 2,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Keep what was found here (default: in your cache).", metavar="DIR")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Tell what every rule is worth beside simple baselines, at an equal bill."""
+    with exit_codes():
+        if real and ladder is not None:
+            raise UsageError("--real and --ladder are two grounds: give one of them")
+        report = _report(dials, split.value, _ground_of(ladder, num, real=real), processes, folder)
+        if as_json:
+            typer.echo(json.dumps(report))
+            return
+        from hybrid.cli.peers_tables import print_peers_report  # noqa: PLC0415
+
+        print_peers_report(report)
+
+
+def _report(dials: Path, half: Half, ground_of: GroundOf, processes: int, folder: Path | None) -> dict[str, Any]:
+    from platformdirs import user_cache_path  # noqa: PLC0415  (help and usage errors need no llama.cpp)
+
+    from hybrid.bench.experiments.peers_report import GroundRecords  # noqa: PLC0415
+    from hybrid.bench.experiments.peers_suite import CHECK_SHARE  # noqa: PLC0415
+    from hybrid.bench.experiments.problem_suite import THRESHOLD  # noqa: PLC0415
+    from hybrid.bench.experiments.section_run import ModelPair, SectionRun, run_sections  # noqa: PLC0415
+    from hybrid.folders import home_folder  # noqa: PLC0415
+    from hybrid.tune.fit import fit  # noqa: PLC0415
+
+    kept = _read(dials)
+    place = folder or home_folder(user_cache_path) / "bench-peers"
+
+    def records(ground: Ground) -> list[dict[str, Any]]:
+        pairs = {ground.name: ModelPair(ground.local, ground.cloud)}
+        run = SectionRun((ground.section,), pairs, place, num_processes=processes, check_share=CHECK_SHARE)
+        found = run_sections(run, report_progress)
+        return [found[0, number] for number in range(len(ground.questions))]
+
+    with progress("the problems are drawn") as report_progress:
+        calibration, shipped = ground_of("calibration", report_progress)
+        if half == "test" and calibration.name not in kept:
+            msg = f"{dials} has no dials of {calibration.name}: run this with --split calibration first"
+            raise UsageError(msg)
+        fitted = partial(fit, local="bench", cloud="bench", judge=f"kl:{THRESHOLD:g}")
+        found = records(calibration)
+        known = GroundRecords(calibration.name, found, fitted, shipped, calibration.num_labels)
+        if half == "test":
+            tried = records(ground_of("test", report_progress)[0])
+            return known.tried(tried, kept[calibration.name], report_progress)
+        report = known.calibrated(report_progress)
+        kept[calibration.name] = report["dials"]
+        dials.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        return report
+
+
+def _ground_of(ladder: Path | None, num: int | None, *, real: bool) -> GroundOf:
+    """Return what draws a half of the ground that was asked for, beside the calibration that comes with its pair."""
+
+    def drawn(half: Half, report_progress: Callable[[str], None]) -> tuple[Ground, Calibration | None]:
+        from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL  # noqa: PLC0415  (llama.cpp is loaded with it)
+        from hybrid.bench.experiments import peers_suite  # noqa: PLC0415
+        from hybrid.bench.experiments.problem_suite import THRESHOLD  # noqa: PLC0415
+        from hybrid.cli.auto_scores import shipped_calibration  # noqa: PLC0415
+        from hybrid.cli.bench_routed import real_calibration  # noqa: PLC0415
+        from hybrid.engine.real_models import model_file  # noqa: PLC0415
+
+        if real:
+            local, cloud = (model_file(name, report_progress) for name in peers_suite.REAL_MODELS)
+            return peers_suite.real_ground(local, cloud, half), real_calibration(*peers_suite.REAL_MODELS, local)
+        if ladder is not None:
+            return peers_suite.ladder_ground(ladder, half, num if half == "test" else None), None
+        own = num if half == "test" else None
+        return peers_suite.bundled_ground(BUNDLED_LOCAL, BUNDLED_CLOUD, half, own), shipped_calibration(THRESHOLD)
+
+    return drawn
+
+
+def _read(dials: Path) -> dict[str, Any]:
+    """Read the dials that were kept; none where there is no such file yet. Raises UsageError for what is not such."""
+    if not dials.exists():
+        return {}
+    try:
+        kept = json.loads(dials.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        msg = f"{dials} cannot be read as dials: {error}"
+        raise UsageError(msg) from None
+    if not isinstance(kept, dict):
+        msg = f"{dials} holds no dials"
+        raise UsageError(msg)
+    return kept
+
+
+__all__ = ["PEERS_EPILOG", "peers"]

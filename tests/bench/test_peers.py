@@ -1,0 +1,229 @@
+"""The peers' arms and tables: orders send the highest first, nobody reads the answers, equal bills are equal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from cases import each_of
+from typer.testing import CliRunner
+
+from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
+from hybrid.bench.experiments.peers_arms import (
+    SHARES,
+    TARIFFS,
+    PricedQuestions,
+    TriedDials,
+    order_arm,
+    peer_arms,
+    sent_whole,
+    shortest_first,
+    surprise,
+)
+from hybrid.bench.experiments.peers_report import GroundRecords
+from hybrid.bench.experiments.peers_suite import RUN_ARMS, bundled_ground
+from hybrid.bench.experiments.peers_table import PeersTable, best_share
+from hybrid.bench.experiments.resamples import Resamples
+from hybrid.bench.experiments.world import open_world
+from hybrid.cli import app
+from hybrid.cli.peers_tables import print_peers_report
+from hybrid.defer import Calibration, LabelledQuestion
+from hybrid.errors import UsageError
+from hybrid.tune.fit import fit
+
+JUDGE = "kl:0.7"
+PRICES = TARIFFS["1/0.1/4"]
+
+
+def record(rng: np.random.Generator, number: int) -> dict[str, object]:
+    """A question whose surprise says, with noise, whether the draft is wrong; the cloud is right nine times in ten."""
+    wrong, num = bool(rng.random() < 0.5), int(rng.integers(3, 9))
+    entropy = rng.uniform(0.0, 0.3, num) + (0.4 if wrong else 0.0) * rng.random(num)
+    top = np.exp(-entropy)
+    cloud_right, cloud_tokens = bool(rng.random() < 0.9), int(rng.integers(3, 9))
+    place = int(rng.integers(num)) if wrong else None
+    draft = {
+        "words": rng.integers(0, 512, 4).tolist(),
+        "prompt_tokens": int(rng.integers(10, 40)),
+        "ended": True,
+        "tokens": rng.integers(0, 50, num).tolist(),
+        "entropy": entropy.tolist(),
+        "top": top.tolist(),
+        "second": ((1.0 - top) / 2).tolist(),
+        "logprob": np.log(top).tolist(),
+        "first_rejection": place,
+        "excess": [1.0 if i == place else 0.0 for i in range(num)],
+    }
+    whole = [["check", draft["prompt_tokens"] + num, num, 0, 1]]
+    arms = {arm.name: {"right": cloud_right if wrong else True, "tokens": num, "requests": whole} for arm in RUN_ARMS}
+    return {
+        "text": f"question {number}",
+        "kind": "one",
+        "cloud_tokens": cloud_tokens,
+        "draft": draft,
+        "written_turned_down": wrong,
+        "local_right": not wrong,
+        "cloud_right": cloud_right,
+        "arms": arms,
+        "text_drafted": "It is 3.",
+        "checked": [],
+        "texts_drawn": ["It is 3.", "That is 3", f"It is {rng.integers(9)}."],
+    }
+
+
+@pytest.fixture(scope="module")
+def records() -> list[dict[str, object]]:
+    rng = np.random.default_rng(5)
+    return [record(rng, number) for number in range(240)]
+
+
+def fitted(labelled: list[LabelledQuestion]) -> Calibration:
+    return fit(labelled, local="bench", cloud="bench", judge=JUDGE, trees=False)
+
+
+@pytest.fixture(scope="module")
+def table(records):
+    calibration = fitted([each.labelled for each in PricedQuestions(records[:100], PRICES).taught])
+    dialled = PricedQuestions(records[120:180], PRICES)
+    return PeersTable(peer_arms({100: calibration}, dialled, JUDGE), PricedQuestions(records[180:], PRICES))
+
+
+def test_an_order_sends_the_highest_first_and_a_lower_cut_off_no_fewer(records):
+    questions = PricedQuestions(records[:100], PRICES)
+    for score in each_of([surprise, shortest_first]):
+        tried = order_arm("it", score, questions).tried(questions)
+        scores = score(questions)
+        for sent in each_of(tried.sent):
+            assert scores[sent > 0].min() >= scores[sent == 0].max()
+        assert (np.diff(tried.sent, axis=0) >= 0).all()
+        if len(set(scores)) < len(scores):  # those of one score are sent together
+            continue
+        shares = (tried.paid.sum(axis=1) / questions.alone.sum()).tolist()
+        longest = questions.alone.max() / questions.alone.sum()
+        assert all(share <= spent <= share + longest for share, spent in zip(SHARES, shares, strict=True))
+
+
+def test_what_is_sent_whole_is_paid_as_the_cloud_alone_and_right_where_it_is(records):
+    questions = PricedQuestions(records[:50], PRICES)
+    every = sent_whole(questions, np.ones(50))
+    none = sent_whole(questions, np.zeros(50))
+    assert every[0].tolist() == questions.cloud_right.tolist()
+    assert every[1].tolist() == questions.alone.tolist()
+    assert none[0].tolist() == questions.local_right.tolist()
+    assert none[1].sum() == 0.0
+    by_hand = [each["draft"]["prompt_tokens"] + 4.0 * each["cloud_tokens"] for each in records[:50]]
+    assert questions.alone.tolist() == by_hand
+
+
+def test_no_arm_reads_who_is_right(records, table):
+    turned = [dict(each) | {name: not each[name] for name in ("local_right", "cloud_right")} for each in records[180:]]
+    other = PeersTable(table.arms, PricedQuestions(turned, PRICES))
+    for arm in each_of(table.arms):
+        assert np.array_equal(table.tried[arm.name].sent, other.tried[arm.name].sent), arm.name
+        assert np.array_equal(table.tried[arm.name].paid, other.tried[arm.name].paid), arm.name
+
+
+def test_every_arm_that_is_compared_is_there_and_asks_for_what_it_pays(table):
+    names = {arm.name for arm in table.arms}
+    assert {"random", "self-consistency of 3", "words, 100 labels", "draft and words, 100 labels"} <= names
+    assert {"auto, nothing known", "auto, 100 labels", "route, 100 labels", "once", "kl", "excess", "doubt"} <= names
+    for name, tried in each_of(table.tried.items()):
+        assert isinstance(tried, TriedDials)
+        assert ((tried.paid > 0) == (tried.sent > 0)).all(), name
+        assert (tried.requests >= tried.sent).all(), name
+
+
+def test_an_arm_less_itself_at_its_own_bill_is_never_above_nothing(table):
+    for arm in each_of(table.arms):
+        less = [table.less(arm.name, dial, arm.name) for dial in range(len(arm.dials))]
+        assert np.nanmax(less) <= 1e-9, arm.name
+
+
+def test_the_share_at_a_bill_is_the_most_that_a_mixture_of_two_ways_has():
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        shares, bills = rng.random((5, 1)), rng.random((5, 1))
+        bill = np.array([rng.uniform(bills.min(), 1.0)])
+        parts = np.linspace(0.0, 1.0, 501)
+        mixed = [
+            (part * shares[i, 0] + (1 - part) * shares[j, 0], part * bills[i, 0] + (1 - part) * bills[j, 0])
+            for i in range(5)
+            for j in range(5)
+            for part in parts
+        ]
+        most = max(share for share, paid in mixed if paid <= bill[0])
+        assert most <= best_share(shares, bills, bill)[0] + 1e-9
+        assert best_share(shares, bills, bill)[0] <= most + 4e-3
+
+
+def test_dials_that_were_set_are_tried_and_others_are_refused(records, monkeypatch):
+    monkeypatch.setattr("hybrid.bench.experiments.peers_table.Resamples", partial(Resamples, num=40))
+    ground = GroundRecords("here", records[:150], fitted, num_labels=100)
+    fixed = json.loads(json.dumps(ground.calibrated(print)["dials"]))
+    report = ground.tried(records[200:230], fixed, print)
+    rows = report["tariffs"]["1/0.1/4"]["rows"]
+    assert report["facts"]["questions"] == 30
+    assert {row["arm"] for row in rows} == set(fixed["1/0.1/4"]["arms"])
+    assert all(row["less"] for row in rows)
+    fixed["1/0.1/4"]["arms"]["random"]["dials"][0] += 1.0
+    with pytest.raises(UsageError, match="the dials of random are not those that were fixed"):
+        ground.tried(records[200:230], fixed, print)
+
+
+def told(*args: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["bench", "peers", *args])
+    return done.exit_code, done.output
+
+
+def test_dials_come_first_and_a_file_that_is_none_is_refused(tmp_path):
+    missing, broken = tmp_path / "dials.json", tmp_path / "broken.json"
+    assert told("--dials", str(missing)) == (
+        2,
+        f"hybrid: {missing} has no dials of bundled: run this with --split calibration first\n",
+    )
+    for text in each_of(["{", "[]", '"dials"']):
+        broken.write_text(text)
+        code, said = told("--dials", str(broken))
+        assert code == 2
+        assert str(broken) in said
+    assert told("--dials", str(missing), "--real", "--ladder", str(tmp_path))[0] == 2
+    assert told("--dials", str(missing), "--ladder", str(tmp_path))[0] == 2
+    assert not missing.exists()
+
+
+def test_both_reports_are_shown_whole(records, monkeypatch, capsys):
+    monkeypatch.setattr("hybrid.bench.experiments.peers_table.Resamples", partial(Resamples, num=40))
+    ground = GroundRecords("here", records[:150], fitted, num_labels=100)
+    report = ground.calibrated(print)
+    print_peers_report(report)
+    print_peers_report(ground.tried(records[200:220], report["dials"], print))
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    for words in each_of(["here, dials for an RPI of 0.9", "here: 20 questions", "auto, nothing known", "for 0.02"]):
+        assert words in shown
+
+
+def test_problems_of_the_bundled_pair_are_recorded_with_every_arm():
+    """Two problems over the real pair: the presets are recorded, answers are drawn, and a check is the preset's."""
+
+    async def recorded():
+        ground = bundled_ground(BUNDLED_LOCAL, BUNDLED_CLOUD, "test", 1)
+        section = replace(ground.section, questions=ground.questions[:2])
+
+        async def check(*_: object) -> None:
+            pass
+
+        async with open_world(BUNDLED_LOCAL, BUNDLED_CLOUD) as world:
+            return [json.loads(json.dumps(await section.answer(world, number, 0, check))) for number in (0, 1)]
+
+    found = asyncio.run(recorded())
+    questions = PricedQuestions(found, PRICES)
+    for each, taught in each_of(zip(found, questions.taught, strict=True)):
+        assert set(each["arms"]) == {arm.name for arm in RUN_ARMS}
+        assert len(each["texts_drawn"]) == 3
+        sent = taught.signals.prompt_tokens + len(taught.signals)
+        assert each["arms"]["once:0.7"]["requests"][0] == ["check", sent, len(taught.signals), 0, 1]
