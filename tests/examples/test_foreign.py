@@ -208,14 +208,17 @@ def test_a_draft_s_confidence_is_the_mean_log_probability_of_its_tokens():
     assert {round(draft.logprob, 9) for draft in drafts} == {round(float(np.log(0.5)), 9)}
 
 
-def test_the_models_that_stand_here_are_those_of_the_card():
-    models = sorted(Path(foreign.__file__).parent.glob("*.gguf"))
-    assert [path.stem for path in models] == ["sure-large", "sure-small"]
+@each("ladder", foreign.LADDERS)
+def test_the_models_that_stand_here_are_those_of_their_card(ladder):
+    folder = Path(foreign.__file__).parent
+    models = sorted(folder.glob(f"{ladder}-*.gguf"))
+    assert [path.stem for path in models] == [f"{ladder}-large", f"{ladder}-small"]
     assert sum(path.stat().st_size for path in models) <= 4 * 2**20
+    card = (folder / f"{ladder}.md").read_text()
     for path in each_of(models):
-        card = path.with_name("sure.md").read_text()
         assert f"{path.stat().st_size:,}" in card
         assert hashlib.sha256(path.read_bytes()).hexdigest() in card
+    assert len(list(folder.glob("*.gguf"))) == 2 * len(foreign.LADDERS)
 
 
 @each("ladder", foreign.LADDERS)
