@@ -36,9 +36,9 @@ RISK_LABELS = 50
 AGAIN_WEIGHT = 10.0
 # So many judged tokens tell the share that is kept.
 ENOUGH_TOKENS = 50
-# The loss of a pair that was not calibrated: nats until so many verdicts show that fewer drafts than this share are
-# turned down (on open text nearly all are, over wording); nats again above the second share.
-LOSS_LABELS, VERDICT_BELOW, NATS_ABOVE = 30, 0.7, 0.8
+# The loss of a pair that was not calibrated: a verdict, until so many of them show that more drafts than the second
+# share are turned down (on open text nearly all are, over wording): then nats; a verdict again below the first.
+LOSS_LABELS, VERDICT_BELOW, NATS_ABOVE = 20, 0.7, 0.8
 # Half the bill: of the last questions, beside eight that stand for a pair nobody has seen. Their surprise in nats: the
 # sixteenths (1, 3, .. 15) of 159 drafts of a real pair, a model of 135 M parameters and its requantisation to 3 bits.
 LAST_QUESTIONS, PRIOR_SURPRISES = 200, (0.4, 0.51, 0.63, 0.75, 0.82, 0.94, 1.1, 1.29)
@@ -114,6 +114,12 @@ class OnlineLearner:
     def loss(self) -> LossKind:
         """What keeping loses: as the pair's calibration says, else as its own verdicts do."""
         return self._calibration.loss if self._calibration else _loss(self._outcomes)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether enough is known of the pair to say what keeping loses: a calibration, or verdicts of its own."""
+        known = sum(each.after == "start" and each.turned_down is not None for each in self._outcomes)
+        return self._calibration is not None or known >= LOSS_LABELS
 
     def worth_at_half_bill(self, whole_cost: float) -> float:
         """Return the worth of one nat of a draft's mean excess at which half of the bill is spent.
@@ -203,7 +209,7 @@ def _teaches(outcome: DraftOutcome) -> bool:
 def _loss(outcomes: Iterable[DraftOutcome]) -> LossKind:
     """Return what keeping loses on a pair that was not calibrated, by its own verdicts so far."""
     num, weight, turned_down = 0, 0.0, 0.0
-    loss: LossKind = "nats"
+    loss: LossKind = "verdict"
     for each in outcomes:
         if each.after != "start" or each.turned_down is None:
             continue
@@ -211,6 +217,6 @@ def _loss(outcomes: Iterable[DraftOutcome]) -> LossKind:
         turned_down += each.turned_down / each.propensity
         if num >= LOSS_LABELS and turned_down < VERDICT_BELOW * weight:
             loss = "verdict"
-        elif turned_down > NATS_ABOVE * weight:
+        elif num >= LOSS_LABELS and turned_down > NATS_ABOVE * weight:
             loss = "nats"
     return loss

@@ -33,7 +33,7 @@ from hybrid.errors import UsageError
 from hybrid.model_names import NAMED
 from hybrid.policy.compose import judge_name
 from hybrid.policy.gates import number_text
-from hybrid.policy.plan import WORTH, Worth
+from hybrid.policy.plan import UNKNOWN_WORTH, WORTH, Worth
 from hybrid.policy.planning import Planner
 from hybrid.policy_choices import USD
 from hybrid.prob import Partition
@@ -175,8 +175,11 @@ class PairSource:
             await asyncio.wait(self._learning)
         learner = pair.learner  # nothing is awaited from here on: what is bound is of one moment
         abilities = frozenset(get_args(Ability)) if asked.can is None else asked.can.abilities
-        unpaced = _worth(asked, pair, prices)
-        factor, asks = self._pacing(asked), _asks_always(asked, pair)
+        asks = _asks_always(asked, pair)
+        checks = not asked.whole and not asks and {"score", "write"} <= abilities
+        mean_excess = pair.mean_excess(checks=checks)
+        unpaced = _worth(asked, pair, prices, by_nats=mean_excess is not None)
+        factor = self._pacing(asked)
         risk, score = settings.risk, learner.score if settings.risk is None else learner.risk_score
         planner = Planner(
             score=score,
@@ -193,7 +196,7 @@ class PairSource:
             # What cannot be scored is not checked at random, and must not count as if it might have been.
             floor=learner.floor if settings.learn and {"score", "write"} <= abilities else 0.0,
             floor_key=floor_coin(settings.seed, asked.ids, len(learner.outcomes)),
-            mean_excess=pair.mean_excess,
+            mean_excess=mean_excess,
             kept_share=pair.kept_share,
             keep_below=KEEP_NOTHING if asks else None if risk is None else learner.risk_cutoff(risk),
             labels=settings.learn,
@@ -202,7 +205,7 @@ class PairSource:
         if asked.whole:
             planner = planner.of_whole_answers()
         charged = "the price is not known" if asked.price is None else "nothing is charged"
-        notes = pair.tell(ASKS_ALWAYS.format(charged=charged) if asks else None)
+        notes = pair.tell(ASKS_ALWAYS.format(charged=charged) if asks else None, checks=checks)
         if risk is not None and (known := learner.num_unseen) < (least := math.ceil(1.0 / risk) - 1):
             notes = (*notes, RISK_KEEPS_NOTHING.format(risk=risk, least=least, known=known))
         if prices.note and settings.cloud not in {None, *NAMED} and not asks:
@@ -271,7 +274,7 @@ def _asks_always(asked: AskedQuestion, pair: PairKnowledge) -> bool:
     return unweighed and (asked.price is None or asked.price.free) and not pair.is_measured
 
 
-def _worth(asked: AskedQuestion, pair: PairKnowledge, prices: AskPrices) -> Worth:
+def _worth(asked: AskedQuestion, pair: PairKnowledge, prices: AskPrices, *, by_nats: bool) -> Worth:
     """Return what losing an answer counts, in the unit of the prices. Raises UsageError for USD without a price."""
     said, calibration = asked.settings.worth, pair.calibration
     if said is not None and said.endswith(USD):
@@ -279,8 +282,9 @@ def _worth(asked: AskedQuestion, pair: PairKnowledge, prices: AskPrices) -> Wort
             msg = f"worth {said} needs a price: state --price P/C/O, or a worth in multiples of it such as {WORTH:g}"
             raise UsageError(msg)
         return Worth(amount=float(usd_to_nanousd(said.removesuffix(USD))))
-    multiple = float(said) if said is not None else WORTH if calibration is None else calibration.worth
-    if pair.mean_excess is None:
+    own = (WORTH if by_nats else UNKNOWN_WORTH) if calibration is None else calibration.worth
+    multiple = own if said is None else float(said)
+    if not by_nats:
         return Worth(multiple)
     if calibration is None:  # the dial's own default spends half the bill
         tokens = pair.learner.score.before(asked.words, len(asked.ids)).tokens

@@ -22,9 +22,10 @@ from hybrid.run.calibrations import calibration_for, damaged_calibrations, outra
 from hybrid.run.outcomes import OutcomeListener
 from hybrid.sources import scores_folder
 
-UNCALIBRATED = (
-    "nothing is known of this pair of models: the cloud is asked where the local model was least sure of its draft, "
-    "beside the price (hybrid calibrate buys labels); {measured}"
+UNCALIBRATED = "nothing is known of this pair of models: {asks} (hybrid calibrate buys labels); {measured}"
+ASKS_FOR_CHECKS = "drafts are checked at first, and which can be kept is learned from the verdicts"
+ASKS_BY_SURPRISE = (
+    "about half of the cloud's own bill is spent where the local model was least sure of its draft, beside the price"
 )
 FEWER = (
     "your own calibration of this pair, of {own} questions, is taken in the place of the package's, of {shipped} "
@@ -58,28 +59,29 @@ class PairKnowledge:
     _failed: bool = False
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    @property
-    def by_nats(self) -> bool:
-        """Whether what keeping loses is counted in nats.
+    def by_nats(self, *, checks: bool) -> bool:
+        """Whether what keeping loses is counted in nats. ``checks``: drafts can be checked, so verdicts are to be had.
 
         A pair whose drafts are right or wrong under one judge is not told by nats under another: the prior has most of
         its drafts checked.
         """
-        measured = self.calibration or self.other
-        return self.learner.loss == "nats" and (measured is None or measured.loss == "nats")
+        if self.calibration is None and self.other is None and not checks:
+            return True
+        if self.other is not None and not self.learner.is_measured:
+            return self.other.loss == "nats"
+        return self.learner.loss == "nats" and (self.other is None or self.other.loss == "nats")
 
     @property
     def is_measured(self) -> bool:
         """Whether its drafts' loss was measured: by a calibration, or by enough verdicts of its own."""
-        return self.calibration is not None or self.learner.loss == "verdict"
+        return self.calibration is not None or (self.learner.is_measured and self.learner.loss == "verdict")
 
-    @property
-    def mean_excess(self) -> float | None:
-        """What keeping loses is counted in: the mean excess of the pair's drafts, in nats a token; None: a verdict.
+    def mean_excess(self, *, checks: bool) -> float | None:
+        """Return what keeping loses is counted in: the mean excess of the pair's drafts, in nats; None: a verdict.
 
         1 of a pair that was not calibrated: its worth is that of a nat.
         """
-        if not self.by_nats:
+        if not self.by_nats(checks=checks):
             return None
         questions = self.calibration.questions if self.calibration else ()
         return float(np.mean([each.excess for each in questions])) if questions else 1.0
@@ -87,18 +89,19 @@ class PairKnowledge:
     @property
     def kept_share(self) -> float | None:
         """The share of judged tokens that were kept, where short spans are weighed by it: a calibrated pair in nats."""
-        if self.calibration is None or not self.by_nats:
+        if self.calibration is None or self.calibration.loss != "nats":
             return None
         learned = self.learner.kept_share
         return self.calibration.kept_share if learned is None else learned
 
-    def tell(self, asks_always: str | None = None) -> tuple[str, ...]:
+    def tell(self, asks_always: str | None = None, *, checks: bool = True) -> tuple[str, ...]:
         """Return what is told with every answer, and the sentences that came up since the last time.
 
         ``asks_always``: the sentence on a pair that is not calibrated, where its every question is asked.
         """
         told, self._untold = tuple(self._untold), []
-        unknown = asks_always or UNCALIBRATED.format(measured=_said_of_bill(self.measured))
+        asks = ASKS_BY_SURPRISE if self.by_nats(checks=checks) else ASKS_FOR_CHECKS
+        unknown = asks_always or UNCALIBRATED.format(asks=asks, measured=_said_of_bill(self.measured))
         return (*(unknown if each == UNCALIBRATED else each for each in self.standing), *told)
 
     async def learn(self, listener: OutcomeListener) -> None:

@@ -12,7 +12,6 @@ from hybrid.defer.correction import Correction
 from hybrid.defer.online import (
     AGAIN_WEIGHT,
     ENOUGH_TOKENS,
-    LOSS_LABELS,
     MOST_OUTCOMES,
     OWN_WEIGHT,
     PRIOR_SURPRISES,
@@ -69,7 +68,8 @@ def test_a_pair_of_which_nothing_is_known_begins_with_high_chances(make_signals)
     learner = OnlineLearner(PRIOR)
     assert learner.score.forecast(make_signals(1, 9)).turned_down == pytest.approx(0.8)
     assert learner.score.again == pytest.approx(PRIOR.again)
-    assert (learner.floor, learner.kept_share, learner.turned_down_share, learner.loss) == (0.05, None, None, "nats")
+    assert (learner.floor, learner.kept_share, learner.turned_down_share, learner.loss) == (0.05, None, None, "verdict")
+    assert not learner.is_measured
     assert learner.risk_cutoff(0.05) == KEEP_NOTHING
     learner.add([seen(make_signals, n) for n in range(12)])
     assert learner.score.forecast(make_signals(500, 9)).turned_down > 0.7  # other words: a dozen labels change little
@@ -129,19 +129,29 @@ def test_the_share_of_kept_tokens_is_told_once_enough_were_judged(make_signals):
     assert learner.kept_share == 31 / (ENOUGH_TOKENS + 1)
 
 
-def test_the_loss_of_an_unknown_pair_follows_its_own_verdicts_and_says_so_once(make_signals):
+def test_the_loss_of_an_unknown_pair_is_a_verdict_until_nearly_all_are_turned_down_and_it_says_so_once(make_signals):
     learner = OnlineLearner(PRIOR)
-    told = [learner.add([seen(make_signals, n, n % 2 == 0)]) for n in range(LOSS_LABELS + 20)]
-    assert [number for number, said in enumerate(told) if said] == [LOSS_LABELS - 1]
-    assert "of this pair's drafts 50% are turned down" in told[LOSS_LABELS - 1][0]
+    told = [learner.add([seen(make_signals, n, n % 2 == 0)]) for n in range(40)]
     assert learner.loss == "verdict"
+    assert not any(told)
     more = [learner.add([seen(make_signals, n, True)]) for n in range(100)]
     assert learner.loss == "nats"
     assert sum(map(len, more)) == 1
-    open_text = OnlineLearner(PRIOR, [seen(make_signals, n, n % 10 > 0) for n in range(90)])
-    assert open_text.loss == "nats"
+    back = [learner.add([seen(make_signals, n, False)]) for n in range(100)]
+    assert learner.loss == "verdict"
+    assert sum(map(len, back)) == 1
     calibration = Calibration("a", "b", "kl:0.7", "nats", 1.0, PRIOR)
     assert OnlineLearner(PRIOR, learner.outcomes[:40], calibration).loss == "nats"
+
+
+def test_on_open_text_twenty_verdicts_make_the_loss_of_an_unknown_pair_nats(make_signals):
+    open_text = OnlineLearner(PRIOR)
+    told = [learner_said for n in range(60) if (learner_said := open_text.add([seen(make_signals, n, n % 10 > 0)]))]
+    assert open_text.loss == "nats"
+    assert len(told) == 1
+    for num in (19, 20):
+        few = OnlineLearner(PRIOR, [seen(make_signals, n, n % 10 > 0) for n in range(num)])
+        assert (few.loss, few.is_measured) == (("nats", True) if num == 20 else ("verdict", False))
 
 
 def test_half_of_the_last_questions_bill_is_spent_at_the_worth_of_half_the_bill(make_signals):

@@ -9,7 +9,7 @@ from cases import each
 
 from hybrid.run import Finished, NoteAdded, RequestSent
 from hybrid.run.events import TRACE_VERSION, Planned, to_json
-from hybrid.run.pair_knowledge import UNCALIBRATED
+from hybrid.run.pair_knowledge import ASKS_FOR_CHECKS, UNCALIBRATED
 from hybrid.run.replay import replay
 
 PROMPT = "a b c"
@@ -70,7 +70,9 @@ def test_the_planner_is_the_questions_own_and_what_it_decides_is_told(house, run
     assert plans[0].signals.prompt_tokens == 3
     assert plans[0].costs.alone > 0.0
     notes = [event.why for event in events if isinstance(event, NoteAdded)]
-    assert UNCALIBRATED.format(measured="no share of the cloud's own bill was measured yet") in notes
+    assert (
+        UNCALIBRATED.format(asks=ASKS_FOR_CHECKS, measured="no share of the cloud's own bill was measured yet") in notes
+    )
     assert not any("its checks made" in why for why in notes), "auto prices its own checks"
 
 

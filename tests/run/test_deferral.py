@@ -20,10 +20,12 @@ from hybrid.policy.plan import WORTH, Worth
 from hybrid.run.calibrations import keep_calibration
 from hybrid.run.deferral import AskedQuestion, PairSource
 from hybrid.run.pair_facts import PairFacts
-from hybrid.run.pair_knowledge import UNCALIBRATED
+from hybrid.run.pair_knowledge import ASKS_BY_SURPRISE, ASKS_FOR_CHECKS, UNCALIBRATED
 from hybrid.spend import CapStatus, Price, TokenTimes
 
 CAN = Capabilities("big")
+NO_ROWS = Capabilities("big", rows=False)
+UNMEASURED = "no share of the cloud's own bill was measured yet"
 PRICE = Price.parse("1/0.1/4")
 QUESTIONS = (
     CalibrationQuestion(10, 20, 30, 0.2, False, 0.1, 0.2),
@@ -93,16 +95,24 @@ def test_in_nats_one_worth_holds_for_all_questions_at_this_endpoints_prices():
             assert planner.mean_excess == pytest.approx(0.4)
 
 
-def test_a_pair_of_which_nothing_is_known_is_routed_by_nats_and_every_answer_says_so():
+def test_a_pair_of_which_nothing_is_known_learns_from_checks_and_every_answer_says_so():
     keep_calibration(replace(OURS, cloud="another"))
     found = source()
     first, second = bind(found), bind(found)
     assert isinstance(first.planner.score.score, PriorScore)
-    assert first.planner.mean_excess == 1.0
-    note = UNCALIBRATED.format(measured="no share of the cloud's own bill was measured yet")
+    assert (first.planner.mean_excess, first.planner.worth) == (None, Worth(1.5))
+    note = UNCALIBRATED.format(asks=ASKS_FOR_CHECKS, measured=UNMEASURED)
     assert first.notes == second.notes == (note,), "an interrupted batch ends in the lines of another one"
     assert bind(PairSource()).notes == (note,)
     assert bind(source(), can=None).notes == (), "nobody knows yet who answers there"
+
+
+def test_where_nothing_can_be_checked_a_pair_of_which_nothing_is_known_is_routed_by_nats():
+    """What is kept has no verdict there: half of the bill goes where the drafts are least sure beside their price."""
+    note = UNCALIBRATED.format(asks=ASKS_BY_SURPRISE, measured=UNMEASURED)
+    for named in ({"can": NO_ROWS}, {"policy": "route"}):
+        bound = bind(PairSource(), **named)
+        assert (bound.planner.mean_excess, bound.notes) == (1.0, (note,))
 
 
 def test_another_judge_than_the_calibrations_is_a_sentence_and_the_prior():
@@ -111,7 +121,7 @@ def test_another_judge_than_the_calibrations_is_a_sentence_and_the_prior():
         bound = bind(source(), **named)
         assert (bound.planner.score.judge, type(bound.planner.score.score)) == ("kl:0.2", PriorScore)
         assert bound.notes == ("this pair was calibrated for kl:0.7, and nothing is known of it under kl:0.2",)
-        assert (bound.planner.mean_excess, bound.planner.worth) == (None, Worth()), "most count as turned down"
+        assert (bound.planner.mean_excess, bound.planner.worth) == (None, Worth(1.5)), "most count as turned down"
     assert bind(source(), threshold=0.7).planner.score.score == OURS.score
     keep_calibration(replace(OURS, judge="kl:0.2", score=PriorScore("kl:0.2", chance=0.9)))
     assert bind(source(), threshold=0.2).planner.score.score.chance == 0.9
@@ -175,12 +185,13 @@ def test_the_default_worth_is_the_rules_own():
     assert bind(source()).planner.worth == Worth(WORTH) == Worth()
 
 
-def test_the_worth_of_an_unknown_pair_is_that_of_half_the_bill_and_the_dial_multiplies_it():
-    half = bind(PairSource()).planner.worth.amount
+def test_the_worth_where_nothing_can_be_checked_is_that_of_half_the_bill_and_the_dial_multiplies_it():
+    half = bind(PairSource(), can=NO_ROWS).planner.worth.amount
     assert half > 0.0
-    assert bind(PairSource(), worth=2 * WORTH).planner.worth.amount == pytest.approx(2 * half)
-    ten = bind(PairSource(), price=Price.parse("10/1/40")).planner.worth.amount
+    assert bind(PairSource(), can=NO_ROWS, worth=2 * WORTH).planner.worth.amount == pytest.approx(2 * half)
+    ten = bind(PairSource(), can=NO_ROWS, price=Price.parse("10/1/40")).planner.worth.amount
     assert ten == pytest.approx(10 * half), "only the ratios of prices matter"
+    assert bind(PairSource(), worth=3.0).planner.worth == Worth(3.0), "a multiple of its own price where checks are"
 
 
 def test_a_risk_keeps_by_its_cut_off_and_a_worth_has_none():
@@ -282,9 +293,11 @@ def test_what_is_charged_measured_or_set_by_a_dial_is_weighed_as_before(price):
     told = bind(source(), price=price).notes
     assert [each.startswith("nothing is known of this pair of models, and ") for each in told] == [True]
     assert [each.startswith("nothing is known of this pair of models: ") for each in bind(source()).notes] == [True]
-    for bound in (bind(source()), bind(source(), price=price, worth=1)):
+    for bound in (bind(source(), can=NO_ROWS), bind(source(), can=NO_ROWS, price=price, worth=1)):
         assert bound.planner.keep_below is None
         assert plans(bound.planner, [1e-9])[0].action == "keep"
+    assert bind(source()).planner.keep_below is None
+    assert bind(source(), price=price, worth=1).planner.keep_below is None
     measured = source()
     bind(measured, price=price)
     (pair,) = measured._pairs.values()

@@ -22,7 +22,7 @@ from hybrid.run.deferral import AskedQuestion, PairSource
 from hybrid.run.events import Finished, Planned, SpanJudged, TokenEmitted
 from hybrid.run.outcomes import OutcomeListener
 from hybrid.run.pair_facts import PairFacts
-from hybrid.run.pair_knowledge import UNCALIBRATED, UNWRITTEN
+from hybrid.run.pair_knowledge import ASKS_FOR_CHECKS, UNCALIBRATED, UNWRITTEN
 from hybrid.spend import Bill, Price
 from hybrid.types import Divergence
 
@@ -234,7 +234,7 @@ def test_of_an_unknown_pair_the_share_that_was_measured_is_told_and_no_other(a_h
         await source.aclose()
         return [*told, last]
 
-    unmeasured = UNCALIBRATED.format(measured="no share of the cloud's own bill was measured yet")
+    unmeasured = UNCALIBRATED.format(asks=ASKS_FOR_CHECKS, measured="no share of the cloud's own bill was measured yet")
     assert asyncio.run(use([[planned(), finished(3, 10)]], learn=False)) == [(unmeasured,)] * 2
     unpriced = [[finished()], [planned(), finished(0, 0)], [planned(), finished(5, None)]]
     assert asyncio.run(use(unpriced)) == [(unmeasured,)] * 4
@@ -242,7 +242,9 @@ def test_of_an_unknown_pair_the_share_that_was_measured_is_told_and_no_other(a_h
     bills = [[planned(), finished(0, 100)], [whole, finished(200, 200)], [planned(), finished(10, 100)]]
     shares = [(0.0, "1 answer"), (200 / 300, "2 answers"), (210 / 400, "3 answers")]
     told = [unmeasured] + [
-        UNCALIBRATED.format(measured=f"so far that took {share:.2f} of the cloud's own bill, over {num}")
+        UNCALIBRATED.format(
+            asks=ASKS_FOR_CHECKS, measured=f"so far that took {share:.2f} of the cloud's own bill, over {num}"
+        )
         for share, num in shares
     ]
     assert asyncio.run(use(bills)) == [(each,) for each in told]

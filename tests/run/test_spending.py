@@ -183,7 +183,8 @@ def test_the_first_answer_whose_checks_made_it_dearer_than_the_cloud_alone_says_
             h = house(price=price)
             answer = run(h.client.generate(PROMPT, policy=policy, max_tokens=12, temperature=0.0))
             ours, alone = answer.bill.nanousd, answer.bill.cloud_only_nanousd
-            is_dear = bool(ours and alone and 10 * ours >= 11 * alone and answer.usage.checks)
+            # ``auto`` says with every answer what an unknown pair has taken so far.
+            is_dear = bool(ours and alone and 10 * ours >= 11 * alone and answer.usage.checks and policy != "auto")
             notes = dear(answer.notes)
             assert len(notes) == is_dear, (policy, price, answer.bill)
             assert all(f" {ours / alone:.1f} times what the cloud alone" in note for note in notes), (policy, price)

@@ -60,7 +60,7 @@ def asked(house, run, stated, policy, **cloud):
 
 @pytest.mark.parametrize("policy", ASKING)
 def test_every_answer_is_charged_as_the_second_hand_says_under_every_tariff(house, run, policy):
-    """The requests are the same; each costs no more under ``new`` than under ``cached`` than as it is told."""
+    """Requests are the same (those of ``auto`` are not); each costs no more under ``new`` than ``cached`` than as told."""
     bills = {}
     for stated in each_of(STATED):
         h, events = asked(house, run, stated, policy, tells=told_two)
@@ -69,6 +69,8 @@ def test_every_answer_is_charged_as_the_second_hand_says_under_every_tariff(hous
         assert events[-1].answer.bill.nanousd == sum(expected.values()) == h.ledger.settled_nanousd
         assert h.ledger.reserved_nanousd == 0
         bills[stated] = list(expected.values())
+    if policy == "auto":
+        return
     rows = list(zip(bills["new"], bills["cached"], bills[None], bills["uncached"], strict=True))
     assert all(new <= cached <= told <= uncached for new, cached, told, uncached in rows)
 

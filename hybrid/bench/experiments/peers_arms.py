@@ -27,7 +27,7 @@ from hybrid.defer import Calibration, OnlineLearner
 from hybrid.defer.features import draft_numbers, question_numbers
 from hybrid.defer.logistic import sigmoid
 from hybrid.defer.signals import mean_surprise
-from hybrid.policy.plan import WORTH, DraftPlan, Worth
+from hybrid.policy.plan import UNKNOWN_WORTH, WORTH, DraftPlan, Worth
 from hybrid.policy.planning import Planner
 from hybrid.prob import Floats
 from hybrid.spend import AskPrices
@@ -42,6 +42,7 @@ TARIFFS: Mapping[str, TokenPrices] = {
 # The dials of an order: shares of the bill; those of a planner: what an answer is worth, the default among them.
 SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9)
 WORTHS = tuple(sorted({0.45, 0.8, 1.0, 1.3, 1.7, 3.0, 5.0, 10.0, WORTH}))
+UNKNOWN_WORTHS = tuple(sorted({1.2, 1.35, 1.7, 2.2, 3.5, UNKNOWN_WORTH}))
 # An uncalibrated pair is met in streams of so many questions, each begun with nothing.
 STREAM = 600
 # The check of a whole draft that is recorded, by the labels' own judge.
@@ -197,22 +198,25 @@ def _came_of(questions: PricedQuestions, number: int, plan: DraftPlan, checks: A
 
 
 def unknown_pair_arm(name: str, judge: str) -> PeerArm:
-    """Return ``auto`` of a pair that nobody measured, learning as it goes, at its own default dial alone."""
+    """Return ``auto`` of a pair that nobody measured, learning as it goes."""
 
     def tried(questions: PricedQuestions) -> TriedDials:
-        checks, rows = questions.arm(WHOLE_CHECK), []
-        for start in range(0, len(questions.taught), STREAM):
-            choice = StreamChoice(SETTING, token_prices=questions.prices)
-            done = LearningStream(choice, judge).run(questions.taught[start : start + STREAM])
-            for number, each in enumerate(done, start):
-                if each.action == "check":
-                    rows.append(tuple(float(one[number]) for one in checks))
-                else:
-                    sent = float(each.action != "keep")
-                    rows.append((float(each.right), each.paid, sent, sent))
-        return TriedDials.of([tuple(np.array(rows).T)])
+        return TriedDials.of([_streams(questions, judge, worth) for worth in UNKNOWN_WORTHS])
 
-    return PeerArm(name, (WORTH,), tried)
+    return PeerArm(name, UNKNOWN_WORTHS, tried)
+
+
+def _streams(questions: PricedQuestions, judge: str, worth: float) -> tuple[Floats, Floats, Floats, Floats]:
+    """Decide the questions in streams that begin with nothing; return right, paid, requests and sent."""
+    checks, rows = questions.arm(WHOLE_CHECK), []
+    for start in range(0, len(questions.taught), STREAM):
+        choice = StreamChoice(SETTING, worth, token_prices=questions.prices)
+        for number, done in enumerate(LearningStream(choice, judge).run(questions.taught[start:][:STREAM]), start):
+            sent = float(done.action != "keep")
+            checked = tuple(float(each[number]) for each in checks)
+            rows.append(checked if done.action == "check" else (float(done.right), done.paid, sent, sent))
+    right, paid, requests, sent_any = np.array(rows).T
+    return right, paid, requests, sent_any
 
 
 def surprise(questions: PricedQuestions) -> Floats:
