@@ -60,7 +60,7 @@ def asked(house, run, stated, policy, **cloud):
 
 @pytest.mark.parametrize("policy", ASKING)
 def test_every_answer_is_charged_as_the_second_hand_says_under_every_tariff(house, run, policy):
-    """Requests are the same (those of ``auto`` are not); each costs no more under ``new`` than ``cached`` than as told."""
+    """Requests are the same, but for ``auto``; each costs no more under ``new`` than under ``cached`` than as told."""
     bills = {}
     for stated in each_of(STATED):
         h, events = asked(house, run, stated, policy, tells=told_two)
