@@ -15,8 +15,15 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, closing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    aclosing,
+    asynccontextmanager,
+    closing,
+    contextmanager,
+)
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -162,6 +169,7 @@ async def _answer_all(
 ) -> None:
     """Start the servers and the peer, ask, and count what each question adds to the large model's charges."""
     async with AsyncExitStack() as stack:
+        stack.enter_context(_without_proxies())
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="hybrid-peers-")))
         urls: dict[str, str] = {}
         for name in ("small", "large", "judge")[: 3 if peer.judges else 2]:
@@ -186,6 +194,16 @@ async def _answer_all(
             before = charged
 
 
+@contextmanager
+def _without_proxies() -> Iterator[None]:
+    """Hide the environment's proxies, which routers use for loopback, too."""
+    hidden = {name: os.environ.pop(name) for name in tuple(os.environ) if name.upper().endswith("_PROXY")}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
 def _wire(url: str) -> AbstractAsyncContextManager[Wire]:
     return aclosing(Wire(url, None, PATIENCE, through_proxies=False))
 
@@ -204,7 +222,10 @@ async def _start_cascadeflow(package: Any, urls: Mapping[str, str], _: Path) -> 
         answer = await agent.run(question.text, max_tokens=question.max_tokens, temperature=0)
         return answer.content, answer.model_used
 
-    yield ask
+    async with AsyncExitStack() as stack:
+        for provider in agent.model_providers.values():
+            await stack.enter_async_context(provider)
+        yield ask
 
 
 @asynccontextmanager
