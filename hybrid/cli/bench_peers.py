@@ -68,6 +68,15 @@ def peers(
     num: Annotated[
         int | None, typer.Option(help="Test problems a kind (all; 100 of the bundled pair's).", min=1, metavar="N")
     ] = None,
+    router: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Ask another package's router the first test problems, too (pip install '.[peers]'); may be repeated.",
+            metavar="cascadeflow|switchyard-auto|switchyard-capability|switchyard-escalation",
+            show_default=False,
+        ),
+    ] = None,
+    router_num: Annotated[int, typer.Option(help="So many of them.", min=1, metavar="N")] = 300,
     processes: Annotated[int, typer.Option(help="Processes, one thread each.", metavar="P", min=1, max=64)] = 2,
     folder: Annotated[
         Path | None, typer.Option("--out", help="Keep what was found here (default: in your cache).", metavar="DIR")
@@ -78,7 +87,8 @@ def peers(
     with exit_codes():
         if real and ladder is not None:
             raise UsageError("--real and --ladder are two grounds: give one of them")
-        report = _report(dials, split.value, _ground_of(ladder, num, real=real), processes, folder)
+        routed = dict.fromkeys(router or (), router_num)
+        report = _report(dials, split.value, _ground_of(ladder, num, real=real), routed, processes, folder)
         if as_json:
             typer.echo(json.dumps(report))
             return
@@ -87,9 +97,12 @@ def peers(
         print_peers_report(report)
 
 
-def _report(dials: Path, half: Half, ground_of: GroundOf, processes: int, folder: Path | None) -> dict[str, Any]:
+def _report(
+    dials: Path, half: Half, ground_of: GroundOf, routers: dict[str, int], processes: int, folder: Path | None
+) -> dict[str, Any]:
     from platformdirs import user_cache_path  # noqa: PLC0415  (help and usage errors need no llama.cpp)
 
+    from hybrid.bench.experiments.foreign_peers import run_peer  # noqa: PLC0415
     from hybrid.bench.experiments.peers_report import GroundRecords  # noqa: PLC0415
     from hybrid.bench.experiments.peers_suite import CHECK_SHARE  # noqa: PLC0415
     from hybrid.bench.experiments.problem_suite import THRESHOLD  # noqa: PLC0415
@@ -115,8 +128,10 @@ def _report(dials: Path, half: Half, ground_of: GroundOf, processes: int, folder
         found = records(calibration)
         known = GroundRecords(calibration.name, found, fitted, shipped, calibration.num_labels)
         if half == "test":
-            tried = records(ground_of("test", report_progress)[0])
-            return known.tried(tried, kept[calibration.name], report_progress)
+            ground = ground_of("test", report_progress)[0]
+            tried = records(ground)
+            asked = [run_peer(name, ground, place, most, report_progress) for name, most in routers.items()]
+            return known.tried(tried, kept[calibration.name], report_progress, asked)
         report = known.calibrated(report_progress)
         kept[calibration.name] = report["dials"]
         dials.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")

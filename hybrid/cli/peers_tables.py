@@ -34,6 +34,9 @@ def print_peers_report(report: dict[str, Any]) -> None:
         console.print("RPI less that of the best simple baseline at the same bill: " +
                       "; ".join(f"{w}: {n}" for w, n in found["best simple"].items()))  # fmt: skip
         console.print(_difference_table(found["rows"]))
+        if found["routers"]:
+            console.print(f"Other people's routers, on the first {found['routers'][0]['questions']} questions:")
+            console.print(_router_table(found["routers"]), _difference_table(found["routers"]), sep="\n")
     console.print(agreement_line(report["against_the_client"]))
 
 
@@ -50,6 +53,14 @@ def _row_table(rows: list[dict[str, Any]]) -> Table:
         swept = (estimate(each, 3) if at == "0.9" else _value(each) for at, each in row["bill_at"].items())
         numbers = estimate(row["rpi"]), estimate(row["bill"]), f"{row['sent']:.2f}", f"{row['requests']:.2f}"
         shown.add_row(row["arm"], str(row["right"]), *numbers, *swept)
+    return shown
+
+
+def _router_table(rows: list[dict[str, Any]]) -> Table:
+    shown = aligned_table("router", "right", "RPI", "bill", "sent", "requests", "seconds")
+    for row in rows:
+        numbers = f"{row['sent']:.2f}", f"{row['requests']:.2f}", f"{row['seconds']:.2f}"
+        shown.add_row(row["arm"], str(row["right"]), estimate(row["rpi"]), estimate(row["bill"]), *numbers)
     return shown
 
 

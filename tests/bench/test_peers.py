@@ -13,6 +13,7 @@ from cases import each_of
 from typer.testing import CliRunner
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
+from hybrid.bench.experiments.foreign_peers import ForeignRecord
 from hybrid.bench.experiments.peers_arms import (
     SHARES,
     TARIFFS,
@@ -200,10 +201,27 @@ def test_both_reports_are_shown_whole(records, monkeypatch, capsys):
     ground = GroundRecords("here", records[:150], fitted, num_labels=100)
     report = ground.calibrated(print)
     print_peers_report(report)
-    print_peers_report(ground.tried(records[200:220], report["dials"], print))
+    asked = [
+        ForeignRecord("cascadeflow", each["text"], each["cloud_right"], True, False, (("write", 20, 5),), 0.1)
+        for each in records[200:210]
+    ]
+    tried = ground.tried(records[200:220], report["dials"], print, [asked])
+    for found in each_of(tried["tariffs"].values()):
+        [row] = found["routers"]
+        assert row["right"] == sum(each["cloud_right"] for each in records[200:210])
+        assert (row["questions"], row["sent"], row["requests"], row["rpi"]["value"]) == (10, 1.0, 1.0, 1.0)
+    print_peers_report(tried)
     shown = capsys.readouterr().out
     assert "…" not in shown
-    for words in each_of(["here, dials for an RPI of 0.9", "here: 20 questions", "auto, nothing known", "for 0.02"]):
+    for words in each_of(
+        [
+            "here, dials for an RPI of 0.9",
+            "here: 20 questions",
+            "auto, nothing known",
+            "for 0.02",
+            "the first 10 questions",
+        ]
+    ):
         assert words in shown
 
 

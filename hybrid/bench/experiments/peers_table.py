@@ -119,20 +119,21 @@ class PeersTable:
         if own is None or not np.allclose(own["dials"], arm.dials, rtol=1e-6, atol=1e-12):
             msg = f"the dials of {arm.name} are not those that were fixed: set them anew on the calibration half"
             raise UsageError(msg)
-        dial, tried, (shares, bills) = own["chosen"], self.tried[arm.name], self.ways(arm.name)
-        differences = {
-            which: self.less(arm.name, dial, name) for which, name in fixed["best simple"].items() if name != arm.name
-        }
+        swept = {f"{wanted:g}": _estimate(self.bill_at(arm.name, wanted)) for wanted in WANTED}
+        row = self.row(arm.name, own["chosen"], fixed["best simple"])
+        return row | {"simple": arm.simple, "dial": arm.dials[own["chosen"]], "bill_at": swept}
+
+    def row(self, name: str, dial: int, best: Mapping[str, str]) -> dict[str, Any]:
+        """Return what an arm comes to at the dial of a number, and that less the best simple baselines' at its bill."""
+        tried, (shares, bills) = self.tried[name], self.ways(name)
+        differences = {which: self.less(name, dial, other) for which, other in best.items() if other != name}
         return {
-            "arm": arm.name,
-            "simple": arm.simple,
-            "dial": arm.dials[dial],
+            "arm": name,
             "right": int(tried.right[dial].sum()),
             "rpi": _estimate(shares[dial]),
             "bill": _estimate(bills[dial]),
             "sent": _rounded(float(tried.sent[dial].mean())),
             "requests": _rounded(float(tried.requests[dial].mean())),
-            "bill_at": {f"{wanted:g}": _estimate(self.bill_at(arm.name, wanted)) for wanted in WANTED},
             "less": {which: _estimate(found) | self._power(found) for which, found in differences.items()},
         }
 
