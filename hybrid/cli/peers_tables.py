@@ -65,7 +65,7 @@ def _router_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def _difference_table(rows: list[dict[str, Any]]) -> Table:
-    shown = aligned_table("arm", "no labels", "seen", "for 0.02", "labels", "seen", "for 0.02")
+    shown = aligned_table("arm", "no labels", "seen", "for 0.02", "as many labels", "seen", "for 0.02")
     for row in rows:
         parts: list[str] = []
         for which in ("no labels", "labels"):

@@ -169,7 +169,11 @@ def test_dials_that_were_set_are_tried_and_others_are_refused(records, monkeypat
     rows = report["tariffs"]["1/0.1/4"]["rows"]
     assert report["facts"]["questions"] == 30
     assert {row["arm"] for row in rows} == set(fixed["1/0.1/4"]["arms"])
-    assert all(row["less"] for row in rows)
+    best = fixed["1/0.1/4"]["best simple"]
+    assert set(best) == {"no labels", "100 labels"}
+    for row in each_of(rows):
+        own = {"no labels": best["no labels"]} | ({"labels": best["100 labels"]} if "labels" in row["arm"] else {})
+        assert set(row["less"]) == {which for which, other in own.items() if other != row["arm"]}, row["arm"]
     fixed["1/0.1/4"]["arms"]["random"]["dials"][0] += 1.0
     with pytest.raises(UsageError, match="the dials of random are not those that were fixed"):
         ground.tried(records[200:230], fixed, print)

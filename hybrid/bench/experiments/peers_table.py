@@ -29,8 +29,19 @@ from hybrid.tasks.statistics import Estimate, auroc
 WANTED = (0.5, 0.8, 0.9, 0.95)
 # The share that dials are set for.
 AIM = 0.9
+NO_LABELS, MOST_LABELS = "no labels", "1000 labels"
 # A difference that is to be seen, and how many standard errors of it are seen in four of five runs.
 SEEN, STANDARD_ERRORS = 0.02, 2.8
+
+
+def labels_of(name: str) -> str:
+    """Return how many labels an arm was fitted to; what comes with a pair counts as the most.
+
+    >>> [labels_of(each) for each in ("random", "auto, 300 labels", "auto, shipped")]
+    ['no labels', '300 labels', '1000 labels']
+    """
+    last = name.rpartition(", ")[2]
+    return MOST_LABELS if last == "shipped" else last if last.endswith(" labels") else NO_LABELS
 
 
 def best_share(shares: Floats, bills: Floats, bill: Floats) -> Floats:
@@ -90,10 +101,17 @@ class PeersTable:
         enough = np.flatnonzero(shares >= AIM)
         return int(enough[np.argmin(bills[enough])]) if enough.size else int(np.argmax(shares))
 
-    def best_simple(self, *, labels: bool) -> str:
-        """Return the baseline whose bill at the aim is the least here; without ``labels`` one that needs none."""
-        names = [arm.name for arm in self.arms if arm.simple and (labels or "labels" not in arm.name)]
-        return min(names, key=lambda name: float(np.nan_to_num(self.bill_at(name)[0], nan=math.inf)))
+    def best_simple(self) -> dict[str, str]:
+        """Return the baselines whose bill at the aim is the least here: without labels, and by how many it has."""
+        best: dict[str, str] = {}
+        for arm in self.arms:
+            which = labels_of(arm.name)
+            if arm.simple and (which not in best or self._bill_here(arm.name) < self._bill_here(best[which])):
+                best[which] = arm.name
+        return best
+
+    def _bill_here(self, name: str) -> float:
+        return float(np.nan_to_num(self.bill_at(name)[0], nan=math.inf))
 
     def dials(self) -> dict[str, Any]:
         """Return every arm's dials, and which was chosen here, as plain data."""
@@ -107,8 +125,7 @@ class PeersTable:
                 "rpi": _rounded(shares),
                 "bill": _rounded(bills),
             }
-        best = {"no labels": self.best_simple(labels=False), "labels": self.best_simple(labels=True)}
-        return {"questions": len(self.questions.records), "aim": AIM, "best simple": best, "arms": arms}
+        return {"questions": len(self.questions.records), "aim": AIM, "best simple": self.best_simple(), "arms": arms}
 
     def rows(self, fixed: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return a row for each arm at the dials that were fixed. Raises UsageError where they are others now."""
@@ -124,9 +141,14 @@ class PeersTable:
         return row | {"simple": arm.simple, "dial": arm.dials[own["chosen"]], "bill_at": swept}
 
     def row(self, name: str, dial: int, best: Mapping[str, str]) -> dict[str, Any]:
-        """Return what an arm comes to at the dial of a number, and that less the best simple baselines' at its bill."""
+        """Return what an arm comes to at the dial of a number, and that less the best simple baselines' at its bill.
+
+        ``best``: by the labels they have; it is held against the one without and the one with as many.
+        """
         tried, (shares, bills) = self.tried[name], self.ways(name)
-        differences = {which: self.less(name, dial, other) for which, other in best.items() if other != name}
+        own = labels_of(name)
+        known = {NO_LABELS: best[NO_LABELS]} | ({"labels": best[own]} if own in best and own != NO_LABELS else {})
+        differences = {which: self.less(name, dial, other) for which, other in known.items() if other != name}
         return {
             "arm": name,
             "right": int(tried.right[dial].sum()),
