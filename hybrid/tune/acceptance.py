@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hybrid.defer import DraftSignals
 from hybrid.tune.bought import BoughtQuestion
 
 RESAMPLES = 1_000
@@ -30,13 +32,18 @@ class ExpectedAcceptance:
     num_tokens: int
 
 
+def is_favourite(signals: DraftSignals) -> NDArray[np.bool_]:
+    """Return which tokens are the drafter's likeliest ones, shape (T,)."""
+    return np.asarray(signals.logprob >= np.log(signals.top) - ROUNDING, dtype=np.bool_)
+
+
 def greedy_acceptance(questions: Sequence[BoughtQuestion]) -> ExpectedAcceptance:
     """Return what to expect of a drafter whose rows along the cloud's texts are known; of at least one token.
 
     The interval is that of the difference of two samples of as many questions (a seeded bootstrap).
     """
     signals = [each.written.signals for each in questions]
-    agreed = np.array([float((each.logprob >= np.log(each.top) - ROUNDING).sum()) for each in signals])
+    agreed = np.array([float(is_favourite(each).sum()) for each in signals])
     tokens = np.array([float(len(each)) for each in signals])
     rng, share = np.random.default_rng(0), float(agreed.sum() / tokens.sum())
     drawn = rng.integers(len(signals), size=(2 * RESAMPLES, len(signals)))

@@ -7,7 +7,7 @@ What is told of it stands in ``report.py``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,31 +15,17 @@ from hybrid.defer import Calibration
 from hybrid.spend import AskPrices
 from hybrid.tune.acceptance import ExpectedAcceptance, greedy_acceptance
 from hybrid.tune.bought import BoughtQuestion, read_judge
-from hybrid.tune.curve import WORTHS, CurvePoint, bill_curve, routed_at_bill
+from hybrid.tune.curve import WORTHS, CurvePoint, bill_curve
 from hybrid.tune.diagnosis import Diagnosis
 from hybrid.tune.fit import fit
+from hybrid.tune.forecasts import EXCESS_SPAN, KL_SPAN, RECOVER, PolicyForecasts, forecast_policies
 from hybrid.tune.label_file import PairNames
 from hybrid.tune.quality import auroc, ece, reason_of_loss
-from hybrid.tune.rule_bills import (
-    Rule,
-    RuleBill,
-    check_rates,
-    cloud_alone,
-    local_alone,
-    once,
-    rule_bills,
-    spans,
-    tokens_before,
-)
+from hybrid.tune.rule_bills import check_rates, tokens_before
 from hybrid.tune.threshold import ThresholdChoice, choose_threshold
 
 # What is turned down where the loss is nats: three quarters of the loss on two real pairs lie above it.
 EXCESS_JUDGE = "excess:0.5"
-# The presets' own draft lengths.
-KL_SPAN, EXCESS_SPAN = 32, 8
-CLOUD = "cloud"
-# Where routing is told: at this share of the bill of the cloud alone.
-HALF = 0.5
 
 
 @dataclass(frozen=True)
@@ -64,7 +50,9 @@ class JudgeBreakEven:
 class CalibratedPair:
     """A pair with its labels, its calibration, and the prices that all bills are worked out at.
 
-    ``drafter``: what the user calls the local model. ``prices``: of one token each, in their own unit.
+    ``drafter``: what the user calls the local model. ``prices``: of one token each, in their own unit. ``kl_judge``:
+    of the rules that compare distributions, the calibration's or the proposed threshold; ``excess_judge``: of those
+    that look at the token alone. ``forecasts``: what every policy is expected to recover and to cost.
     """
 
     drafter: str
@@ -73,29 +61,20 @@ class CalibratedPair:
     calibration: Calibration
     threshold: ThresholdChoice
     prices: AskPrices
+    kl_judge: str
+    excess_judge: str
+    forecasts: PolicyForecasts
 
     @cached_property
     def diagnosis(self) -> Diagnosis:
         """How far the two models are apart, and where."""
         return Diagnosis(self.questions)
 
-    @property
-    def kl_judge(self) -> str:
-        """The judge of the rules that compare distributions: the calibration's, or the proposed threshold."""
-        own = self.calibration.judge
-        return own if own.startswith("kl:") else f"kl:{self.threshold.nats:g}"
-
-    @property
-    def excess_judge(self) -> str:
-        """The judge of the rules that look at the token alone."""
-        own = self.calibration.judge
-        return own if own.startswith("excess:") else EXCESS_JUDGE
-
     @cached_property
     def curve(self) -> tuple[CurvePoint, ...]:
         """The bill curve of ``auto``, the proposed worth among its points."""
         worths = sorted({*WORTHS, self.calibration.worth})
-        return bill_curve(self.calibration, self.prices, worths, self.calibration.kept_share)
+        return bill_curve(self.calibration, self.prices, worths)
 
     @property
     def proposed(self) -> CurvePoint:
@@ -108,28 +87,6 @@ class CalibratedPair:
         questions = self.calibration.questions
         nats = self.calibration.loss == "nats"
         return sum(each.excess if nats else each.turned_down for each in questions) / max(1, len(questions))
-
-    @cached_property
-    def bills(self) -> list[RuleBill]:
-        """What each rule would have cost; ``routing`` and ``auto`` by what was told of each question without it."""
-        rules: dict[str, Rule] = {
-            CLOUD: cloud_alone,
-            "local": local_alone,
-            f"once, {self.kl_judge}": once(self.kl_judge),
-            f"{self.kl_judge}, drafts of {KL_SPAN}": spans(self.kl_judge, KL_SPAN, hands_over=True),
-            f"{self.excess_judge}, drafts of {EXCESS_SPAN}": spans(self.excess_judge, EXCESS_SPAN),
-        }
-        return rule_bills(self.questions, self.prices, rules)
-
-    @property
-    def alone(self) -> float:
-        """What the cloud alone takes for a question, in the prices' unit."""
-        return next(bill.bill for bill in self.bills if bill.rule == CLOUD)
-
-    @property
-    def routed(self) -> float:
-        """What whole questions, sent by what their drafts told, leave wrong at half of the cloud's bill."""
-        return routed_at_bill(self.calibration, self.prices, HALF)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``json.dumps``."""
@@ -144,8 +101,7 @@ class CalibratedPair:
             "thresholds": asdict(self.threshold),
             "token_prices": asdict(self.prices),
             "curve": [asdict(point) for point in self.curve],
-            "rules": [asdict(bill) for bill in self.bills],
-            "routing_leaves_at_half_the_bill": self.routed,
+            "policies": self.forecasts.to_json(),
             "greedy_acceptance": asdict(self.acceptance),
             "break_even": {told.judge: told.least for told in self.break_evens},
             "diagnosis": self.diagnosis.to_json([self.kl_judge, self.excess_judge]),
@@ -177,12 +133,14 @@ def calibrate_pair(
     prices: AskPrices,
     judge: str | None = None,
     critic: str | None = None,
+    recover: float = RECOVER,
 ) -> CalibratedPair:
-    """Fit a score to what was bought. Raises UsageError where that is too little.
+    """Fit a score to what was bought, and set its worth. Raises UsageError where that is too little.
 
     ``judge``: whose verdicts are forecast; None: KL with the proposed threshold, and where the pair's loss turns out to
     be nats the excess loss, by which text is checked then. ``critic``: the identity of the critic that has
-    read them all; None: none has.
+    read them all; None: none has. ``recover``: where a policy with a worth is the cheapest that recovers this share,
+    that worth becomes the calibration's.
     """
     if judge is not None:
         read_judge(judge)
@@ -191,7 +149,13 @@ def calibrate_pair(
     calibration = _fitted(questions, names, chosen, critic)
     if judge is None and calibration.loss == "nats":
         calibration = _fitted(questions, names, EXCESS_JUDGE, critic)
-    return CalibratedPair(drafter, names, questions, calibration, threshold, prices)
+    own = calibration.judge
+    kl = own if own.startswith("kl:") else f"kl:{threshold.nats:g}"
+    excess = own if own.startswith("excess:") else EXCESS_JUDGE
+    forecasts = forecast_policies(questions, calibration, prices, (kl, excess), recover)
+    worth = forecasts.cheapest.dial.worth
+    calibration = calibration if worth is None else replace(calibration, worth=worth)
+    return CalibratedPair(drafter, names, questions, calibration, threshold, prices, kl, excess, forecasts)
 
 
 def _fitted(questions: Sequence[BoughtQuestion], names: PairNames, judge: str, critic: str | None) -> Calibration:

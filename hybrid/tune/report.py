@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from hybrid.spend import as_percent
 from hybrid.spend.price import NANOUSD_PER_USD
+from hybrid.tasks.statistics import Estimate
 from hybrid.tune.bought import CERTIFICATES
 from hybrid.tune.calibrating import CalibratedPair, JudgeBreakEven
 from hybrid.tune.diagnosis import DRAFTS, LEVELS, Quantiles
@@ -71,7 +72,7 @@ def proposals(pair: CalibratedPair) -> list[str]:
     calibration, point = pair.calibration, pair.proposed
     tried = pair.threshold.same + pair.threshold.other
     questions = calibration.questions
-    saved = _amount((1.0 - point.of_cloud) * pair.alone, pair)
+    saved = _amount((1.0 - point.of_cloud) * pair.forecasts.alone, pair)
     why = _why_threshold(pair) if calibration.judge == pair.kl_judge else _why_excess(pair)
     return [
         f"judge {calibration.judge}: {why}",
@@ -84,6 +85,7 @@ def proposals(pair: CalibratedPair) -> list[str]:
             f"told of questions left out of the fit: AUROC {_number(auroc(questions))}, ECE {ece(questions):.3f} "
             f"({len(questions)} questions)"
         ),
+        *choices(pair),
         *([] if calibration.critic is None else [OF_CRITIC]),
         (
             "This threshold and this worth are initial ones, from exploratory tests on these questions. What the task "
@@ -127,7 +129,7 @@ def tables(pair: CalibratedPair) -> list[ReportTable]:
     """Return everything that is told of one pair."""
     return [
         _curve(pair),
-        _rules(pair),
+        _policies(pair),
         _thresholds(pair),
         _distributions(pair),
         _certificates(pair),
@@ -186,10 +188,6 @@ def _curve(pair: CalibratedPair) -> ReportTable:
             "* proposed. A question's chance comes from a fit that it was no part of; an action is the planner's own "
             f"at {_prices(pair)}."
         ),
-        (
-            f"Whole questions by their drafts alone (kept or written) leave {as_share(pair.routed)} at half the bill, "
-            "those drawn at random 50 %."
-        ),
     )
     return ReportTable(
         "auto: the bill by its worth",
@@ -199,32 +197,66 @@ def _curve(pair: CalibratedPair) -> ReportTable:
     )
 
 
-def _rules(pair: CalibratedPair) -> ReportTable:
-    rows = [
+def _policies(pair: CalibratedPair) -> ReportTable:
+    told = pair.forecasts
+    rows = tuple(
         (
-            bill.rule,
-            _number_of(bill.bill, pair),
-            as_share(bill.of_cloud),
-            f"{bill.requests:.1f}",
-            as_share(bill.cloud_share),
-            as_share(bill.left),
+            f"{row.title}{' *' if row is told.cheapest else ''}",
+            _interval(row.share),
+            _interval(row.bill),
+            _number_of(row.bill.value * told.alone, pair),
         )
-        for bill in pair.bills
-    ]
-    point, alone = pair.proposed, pair.alone
-    bill = _number_of(point.of_cloud * alone, pair)
-    auto = f"auto, worth {pair.calibration.worth:.3g}"
-    rows.append((auto, bill, as_share(point.of_cloud), UNDEFINED, UNDEFINED, as_share(point.excess_left)))
-    unit = _UNITS[pair.prices.unit]
-    columns = ("rule", f"{unit} a\nquestion", "of the\ncloud's bill", "requests", "cloud\ntokens", "loss\nleft")
+        for row in told.chosen.values()
+    )
+    what = "excess loss" if pair.calibration.loss == "nats" else "drafts that would be turned down"
     notes = (
         (
-            f"At {_prices(pair)}. Where a rule corrects this is an estimate: the rest of the draft stands for what "
-            "would follow a correction. Loss left: of the drafts' excess loss in nats."
+            f"Of each policy the cheapest tried dial that recovers {as_share(told.wanted)} of the {what}, else that "
+            "which recovers most; 95 % intervals over the questions. * the cheapest policy that does. The last five "
+            "are no policies, but orders in which whole questions could be sent."
+        ),
+        (
+            f"At {_prices(pair)}. Where a rule corrects this is an estimate: the cloud's own answer stands for what "
+            "would follow, or the rest of a draft that had gone its own way before."
         ),
         *map(_break_even, pair.break_evens),
     )
-    return ReportTable("What each rule would cost", columns, tuple(rows), notes)
+    columns = ("policy", "recovered, %", "of the cloud's\nbill, %", f"{_UNITS[pair.prices.unit]} a\nquestion")
+    return ReportTable("What each policy would recover and cost", columns, rows, notes)
+
+
+def choices(pair: CalibratedPair) -> list[str]:
+    """Say which policy is the cheapest for the wanted share, how it is set, what would do as well; what labels save."""
+    told, best = pair.forecasts, pair.forecasts.cheapest
+    held = "" if best.dial.worth is None else "this calibration holds its worth, and "
+    found = (
+        f"{best.title} is the cheapest policy that recovers {as_share(told.wanted)}: {_interval(best.share)} % for "
+        f"{_interval(best.bill)} % of the cloud's own bill; {held}hybrid.toml sets it by "
+        f"{' and, on a line of its own, '.join(best.dial.lines)}"
+    )
+    said = [found]
+    for row, more in told.rivals():
+        does = "does as well" if more.high >= 0.0 else "would cost less"
+        what = "" if row.dial.lines else ", which is no policy"
+        ends = " to ".join(f"{100 * each:+.0f}" for each in (more.low, more.high))
+        said.append(f"{row.title}{what}, {does}: {100 * more.value:+.0f} % of the cloud's bill ({ends})")
+    after = told.repaid
+    labels = f"the labels took {_amount(told.labels, pair)}; beside the best way that needs none"
+    known = (after.value, after.low, after.high)
+    value, low, high = ("never" if math.isinf(each) else f"{each:,.0f}" for each in known)
+    if math.isinf(after.value):
+        return [*said, f"{labels} they save nothing and are never repaid (95 %: {low} to {high})"]
+    return [*said, f"{labels} they are repaid after {value} questions ({low} to {high})"]
+
+
+def _interval(told: Estimate) -> str:
+    """Write an estimate in per cent.
+
+    >>> _interval(Estimate(0.5, 0.0, 1.0))
+    '50 (0 to 100)'
+    """
+    value, low, high = (f"{100 * each:.0f}" for each in (told.value, told.low, told.high))
+    return f"{value} ({low} to {high})"
 
 
 def _break_even(told: JudgeBreakEven) -> str:

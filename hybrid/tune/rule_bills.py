@@ -1,87 +1,63 @@
-"""What each rule would have cost on the bought questions, worked out from their labels: nothing is asked again.
+"""Rules along one question's labels: what each would have paid, and which tokens it would have left to the local model.
 
-How. A rule is followed along the draft: each of its checks and writes is priced where it would have been sent. What
-follows a correction is not known, so the rest of the draft stands for it, and the cloud's own answer tells how much the
-cloud would have written: an estimate for rules that correct, exact for those that do not. ``left``: the excess loss in
-nats that a rule leaves in its text, as a share of what the drafts lose.
+How. A rule is followed along the draft: each of its checks and writes is priced where it would have been sent. Once the
+cloud has the pen, its own answer stands for the text, if the draft is that answer up to there: greedy, it is what the
+cloud would write. Else the rest of the draft stands for it. So three things are estimates: what follows a correction in
+a draft that had gone its own way before; what the local model writes after a handback, for which the standing text is
+taken; and along the cloud's answer the excess loss of a local favourite that is another token, for which KL is taken.
 
 The laws (``tests/tune/test_rule_bills.py``): the cloud alone is the price of its own requests; a check of everything
-that turns nothing down is ``once`` without its rest; with nothing to correct every rule that checks shows the draft.
+that turns nothing down is ``once`` without its rest; with nothing to correct every rule that checks shows the draft;
+``doubt`` at entropy 0 asks at the first token that is unsure at all, at infinity never.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hybrid.prob import Floats
 from hybrid.spend import AskPrices, CheckRates
+from hybrid.tune.acceptance import is_favourite
 from hybrid.tune.bought import BoughtQuestion, BoughtText
 
-# The handoff of the preset kl: the first block of what the cloud writes, and how many tokens in a row must agree.
+# The handoff of the presets kl and doubt: the first block that the cloud writes, and how many tokens in a row agree.
 HANDOFF, AGREEING = 4, 2
+# The KL within which the preset doubt gives the pen back.
+BACK = "kl:0.02"
 
 
 class Followed(NamedTuple):
-    """A rule along one draft: its price, requests, tokens that the cloud wrote, and the mean excess left, in nats."""
+    """A rule along one draft: its price, its requests, and the parts of texts that the local model writes."""
 
     price: float
     requests: int
-    cloud_tokens: float
-    left: float
+    kept: tuple[tuple[BoughtText, slice], ...] = ()
+
+    def shows(self, judge: str) -> bool:
+        """Whether a token is shown unmended that a judge turns down."""
+        return any(bool(text.turned_down(judge)[part].any()) for text, part in self.kept)
+
+    def excess(self, num: int) -> float:
+        """Return the excess loss that is shown, in nats a token of a draft of ``num``."""
+        return sum(float(text.excess[part].sum()) for text, part in self.kept) / max(1, num)
 
 
 Rule = Callable[[BoughtQuestion, AskPrices], Followed]
 
 
-@dataclass(frozen=True)
-class RuleBill:
-    """A rule over all questions. ``bill``: a question, in the prices' unit; ``of_cloud``: of the cloud's own bill.
-
-    ``requests``: a question. ``cloud_share``: of the tokens. ``left``: share of the drafts' excess loss that stays.
-    """
-
-    rule: str
-    bill: float
-    of_cloud: float
-    requests: float
-    cloud_share: float
-    left: float
-
-
-def rule_bills(questions: Sequence[BoughtQuestion], prices: AskPrices, rules: dict[str, Rule]) -> list[RuleBill]:
-    """Return what each rule takes over the questions, at least one."""
-    alone = sum(cloud_alone(each, prices).price for each in questions)
-    lost = float(np.mean([_mean(each.judged.excess) for each in questions]))
-    found = []
-    for name, rule in rules.items():
-        each = [rule(question, prices) for question in questions]
-        bill, tokens = sum(one.price for one in each), sum(len(question.judged) for question in questions)
-        found.append(
-            RuleBill(
-                name,
-                bill / len(each),
-                bill / alone if alone else 0.0,
-                sum(one.requests for one in each) / len(each),
-                min(1.0, sum(one.cloud_tokens for one in each) / max(1, tokens)),
-                float(np.mean([one.left for one in each])) / lost if lost else 0.0,
-            )
-        )
-    return found
-
-
 def cloud_alone(question: BoughtQuestion, prices: AskPrices) -> Followed:
     """Let the cloud write it all."""
-    prompt, written = question.written.signals.prompt_tokens, len(question.written.signals)
-    return Followed(float(prices.write(prompt, written, 0)), 1, written, 0.0)
+    written = question.written.signals
+    return Followed(float(prices.write(written.prompt_tokens, len(written), 0)), 1)
 
 
 def local_alone(question: BoughtQuestion, prices: AskPrices) -> Followed:  # noqa: ARG001  (a rule's shape)
     """Keep the draft."""
-    return Followed(0.0, 0, 0, _mean(question.judged.excess))
+    return Followed(0.0, 0, ((question.judged, slice(None)),))
 
 
 def once(judge: str) -> Rule:
@@ -90,12 +66,11 @@ def once(judge: str) -> Rule:
     def follow(question: BoughtQuestion, prices: AskPrices) -> Followed:
         text = question.judged
         prompt, num, place = text.signals.prompt_tokens, len(text), text.first_rejection(judge)
-        price = float(prices.check(prompt, num, 0))
+        price, kept = float(prices.check(prompt, num, 0)), ((text, slice(place)),)
         if place is None:
-            return Followed(price, 1, 0, _mean(text.excess))
+            return Followed(price, 1, kept)
         rest = max(1, len(question.written.signals) - place - 1)
-        price += float(prices.write(prompt + place + 1, rest, prompt + place))
-        return Followed(price, 2, 1 + rest, float(text.excess[:place].sum()) / num)
+        return Followed(price + float(prices.write(prompt + place + 1, rest, prompt + place)), 2, kept)
 
     return follow
 
@@ -105,36 +80,61 @@ def spans(judge: str, span: int, *, hands_over: bool = False) -> Rule:
 
     ``hands_over``: then the cloud writes, in blocks that double, until its last two tokens agree.
     """
-
-    def follow(question: BoughtQuestion, prices: AskPrices) -> Followed:
-        return _follow(question.judged, judge, span, prices, hands_over=hands_over)
-
-    return follow
+    back = judge if hands_over else None
+    return lambda question, prices: _follow(question, prices, lambda text: text.turned_down(judge), span, back)
 
 
-def _follow(text: BoughtText, judge: str, span: int, prices: AskPrices, *, hands_over: bool) -> Followed:
-    rejected, prompt, num = text.turned_down(judge), text.signals.prompt_tokens, len(text)
-    at = known = requests = cloud_tokens = 0
-    price, left = 0.0, 0.0
-    while at < num:
-        end = min(at + span, num)
-        price, requests = price + float(prices.check(prompt + at, end - at, known)), requests + 1
-        places = np.flatnonzero(rejected[at:end])
+def doubt(entropy: float) -> Rule:
+    """Let the cloud write where the local entropy is above a limit, in blocks that double, until KL stays small."""
+    return lambda question, prices: _follow(
+        question, prices, lambda text: text.signals.entropy[: len(text)] > entropy, None, BACK
+    )
+
+
+def _follow(
+    question: BoughtQuestion,
+    prices: AskPrices,
+    stops: Callable[[BoughtText], NDArray[np.bool_]],
+    span: int | None,
+    back: str | None,
+) -> Followed:
+    """Go along the draft to each token that ``stops``. ``span``: it is found by checks of so many; None: here.
+
+    ``back``: the judge that lets the cloud give the pen back; None: it never takes it.
+    """
+    text, kept = question.judged, []
+    prompt, price, stop = text.signals.prompt_tokens, 0.0, stops(text)
+    at = known = requests = 0
+    while at < len(text):
+        end = len(text) if span is None else min(at + span, len(text))
+        places = np.flatnonzero(stop[at:end])
         stands = at + int(places[0]) if places.size else end
-        left += float(text.excess[at:stands].sum())
-        known = prompt + stands
+        kept.append((text if text is question.judged else replace(text, kl=text.excess), slice(at, stands)))
+        if span is not None:
+            price, requests = price + float(prices.check(prompt + at, end - at, known)), requests + 1
+            known = prompt + stands
         if not places.size:
             at = end
             continue
-        at, cloud_tokens = stands + 1, cloud_tokens + 1
-        limit = HANDOFF if hands_over else 0
-        while limit and at < num:
-            end = min(at + limit, num)
+        if text is question.judged:
+            text = _standing(question, stands)
+            stop = stops(text)
+        at = stands if span is None else stands + 1
+        limit = 0 if back is None else HANDOFF
+        while limit and at < len(text):
+            end = min(at + limit, len(text))
             price, requests = price + float(prices.write(prompt + at, end - at, known)), requests + 1
-            cloud_tokens += end - at
-            agree = not rejected[max(at, end - AGREEING) : end].any()
+            agree = back is not None and not text.turned_down(back)[max(at, end - AGREEING) : end].any()
             at, known, limit = end, prompt + end, 0 if agree else 2 * limit
-    return Followed(price, requests, cloud_tokens, left / max(1, num))
+    return Followed(price, requests, tuple(kept))
+
+
+def _standing(question: BoughtQuestion, at: int) -> BoughtText:
+    """Return the text that stands for what follows where the cloud takes the pen at a token of the draft."""
+    draft, written = question.judged, question.written
+    if not len(written) or not np.array_equal(draft.signals.tokens[:at], written.signals.tokens[:at]):
+        return draft
+    return replace(written, excess=np.where(is_favourite(written.signals)[: len(written)], 0.0, written.kl))
 
 
 def check_rates(prices: AskPrices) -> CheckRates:
@@ -149,7 +149,3 @@ def check_rates(prices: AskPrices) -> CheckRates:
 def tokens_before(questions: Sequence[BoughtQuestion]) -> float:
     """Return the tokens before a span, on average: the prompt and half of the answer."""
     return float(np.mean([each.judged.signals.prompt_tokens + len(each.judged) / 2 for each in questions]))
-
-
-def _mean(values: Floats) -> float:
-    return float(values.mean()) if values.size else 0.0

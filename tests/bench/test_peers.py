@@ -28,12 +28,12 @@ from hybrid.bench.experiments.peers_arms import (
 from hybrid.bench.experiments.peers_report import GroundRecords
 from hybrid.bench.experiments.peers_suite import RUN_ARMS, bundled_ground
 from hybrid.bench.experiments.peers_table import PeersTable, best_share
-from hybrid.bench.experiments.resamples import Resamples
 from hybrid.bench.experiments.world import open_world
 from hybrid.cli import app
 from hybrid.cli.peers_tables import print_peers_report
 from hybrid.defer import Calibration, LabelledQuestion
 from hybrid.errors import UsageError
+from hybrid.tasks.resamples import Resamples
 from hybrid.tune.fit import fit
 
 JUDGE = "kl:0.7"

@@ -20,6 +20,7 @@ from hybrid.defer import CriticNumbers
 from hybrid.errors import UsageError
 from hybrid.prob import Partition
 from hybrid.spend import AskPrices, Price
+from hybrid.tasks.statistics import Estimate
 from hybrid.tune.bought import CERTIFICATES
 from hybrid.tune.calibrating import EXCESS_JUDGE, calibrate_pair
 from hybrid.tune.drafters import choose_drafter, nats_left
@@ -138,8 +139,9 @@ def test_what_a_drafter_leaves_is_the_area_under_a_sum_over_every_number_of_sent
 
 def test_a_rule_that_takes_more_than_the_cloud_alone_stands_beyond_it_in_the_chart(easy):
     pair = calibrated(easy)
-    cloud = pair.bills[0]
-    pair.__dict__["bills"] = [cloud, *(replace(cloud, rule="dear", of_cloud=share) for share in (1.5, 4.0))]
+    told, cloud = pair.forecasts, pair.forecasts.chosen["cloud"]
+    dear = [replace(cloud, name=f"dear {x:g}", bill=Estimate(x, x, x), bills=x * cloud.bills) for x in (1.5, 4.0)]
+    pair = replace(pair, forecasts=replace(told, rows=[cloud, *dear]))
     drawn = re.findall(r'<circle cx="([\d.]+)"', page.page([pair]))[:3]
     one, half_more, four = map(float, drawn)
     assert one < half_more < four
@@ -150,8 +152,8 @@ def test_terminal_page_and_json_hold_every_figure_and_nothing_becomes_markup(eas
     pairs = [calibrated(easy, "<b>one</b>"), calibrated(easy, "two", AskPrices.of(None))]
     data = json.loads(json.dumps(tables.to_json(pairs), allow_nan=False))
     assert [each["local"] for each in data["pairs"]] == ["<b>one</b>", "two"]
-    assert data["pairs"][0]["rules"][0]["rule"] == "cloud"
-    assert data["pairs"][0]["rules"][0]["of_cloud"] == 1.0
+    first = data["pairs"][0]["policies"]["rows"][0]
+    assert (first["policy"], first["share"], first["bill"]) == ("cloud", [1.0] * 3, [1.0] * 3)
     assert "in_force" not in data["pairs"][0]
     kept = [tables.CalibrationInForce(used=False, in_force="the larger", before=None)]
     told = tables.to_json(pairs[:1], kept)["pairs"][0]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from bought_texts import questions
 from cases import each, each_of
 
 from hybrid.spend import AskPrices, CheckRates, Price
-from hybrid.tune.rule_bills import HANDOFF, check_rates, cloud_alone, local_alone, once, rule_bills, spans
+from hybrid.tune.acceptance import is_favourite
+from hybrid.tune.bought import BoughtQuestion
+from hybrid.tune.rule_bills import HANDOFF, check_rates, cloud_alone, doubt, local_alone, once, spans
 
 PRICES = [AskPrices.of(Price.parse(f"1/0.1/4{tariff}")) for tariff in ("", ":cached", ":new")]
 NEVER, ALWAYS = "kl:1000000", "kl:0"
@@ -20,13 +24,19 @@ QUESTIONS = questions(6)
 def test_the_two_models_alone_and_a_check_that_turns_nothing_down(prices):
     for question in each_of(QUESTIONS):
         prompt, num, written = 3, len(question.draft), len(question.written.signals)
-        assert cloud_alone(question, prices) == (prices.write(prompt, written, 0), 1, written, 0.0)
+        alone = cloud_alone(question, prices)
+        assert (alone.price, alone.requests, alone.excess(num)) == (prices.write(prompt, written, 0), 1, 0.0)
+        assert not alone.shows(ALWAYS)
         lost = question.draft.excess.mean()
-        assert local_alone(question, prices) == (0.0, 0, 0, lost)
-        assert once(NEVER)(question, prices) == (prices.check(prompt, num, 0), 1, 0, lost)
+        for rule, price in ((local_alone, 0.0), (once(NEVER), prices.check(prompt, num, 0))):
+            found = rule(question, prices)
+            assert (found.price, found.requests) == (price, price > 0.0)
+            assert math.isclose(found.excess(num), lost)
+            assert found.shows(ALWAYS)
+            assert found.shows("kl:0.5") is (question.draft.first_rejection("kl:0.5") is not None)
         whole = spans(NEVER, 999)(question, prices)
-        assert whole[:3] == once(NEVER)(question, prices)[:3]
-        assert math.isclose(whole.left, lost)
+        assert whole[:2] == once(NEVER)(question, prices)[:2]
+        assert math.isclose(whole.excess(num), lost)
 
 
 @each("prices", PRICES)
@@ -34,39 +44,81 @@ def test_what_is_turned_down_is_paid_and_leaves_what_came_before_it(prices):
     for question in each_of(QUESTIONS):
         place = question.draft.first_rejection("kl:0.5")
         found, rest = once("kl:0.5")(question, prices), len(question.written.signals)
+        assert not found.shows("kl:0.5")
         if place is None:
             assert found.requests == 1
             continue
         written = max(1, rest - place - 1)
         assert found.requests == 2
-        assert found.cloud_tokens == 1 + written
         assert found.price == prices.check(3, len(question.draft), 0) + prices.write(3 + place + 1, written, 3 + place)
-        assert math.isclose(found.left, question.draft.excess[:place].sum() / len(question.draft))
+        num = len(question.draft)
+        assert math.isclose(found.excess(num), question.draft.excess[:place].sum() / num)
 
 
 def test_everything_turned_down_is_a_check_a_token_or_blocks_that_double():
+    """From its first token on the text is the cloud's own answer."""
     prices, question = PRICES[1], QUESTIONS[0]
-    num = len(question.draft)
-    assert question.draft.turned_down(ALWAYS).all(), "no two rows are the same"
+    num = len(question.written)
+    assert question.written.turned_down(ALWAYS).all(), "no two rows are the same"
     single = spans(ALWAYS, 4)(question, prices)
-    assert single[1:] == (num, num, 0.0)
+    assert (single.requests, single.excess(num)) == (num, 0.0)
     checks = [prices.check(3 + at, min(4, num - at), 3 + at - 1 if at else 0) for at in range(num)]
     assert math.isclose(single.price, sum(checks))
     blocks, at, limit = 1, 1, HANDOFF
     while at < num:
         blocks, at, limit = blocks + 1, at + limit, 2 * limit
     over = spans(ALWAYS, 4, hands_over=True)(question, prices)
-    assert over[1:] == (blocks, num, 0.0)
+    assert (over.requests, over.excess(num)) == (blocks, 0.0)
 
 
-def test_over_all_questions_a_bill_is_the_mean_and_a_share_of_the_clouds_own():
-    rules = {"cloud": cloud_alone, "local": local_alone, "once": once("kl:0.5")}
-    cloud, local, checked = rule_bills(QUESTIONS, PRICES[0], rules)
-    assert (cloud.of_cloud, cloud.left, cloud.requests) == (1.0, 0.0, 1.0)
-    assert (local.bill, local.of_cloud, local.left) == (0.0, 0.0, 1.0)
-    assert checked.bill == sum(once("kl:0.5")(each, PRICES[0]).price for each in QUESTIONS) / len(QUESTIONS)
-    assert checked.of_cloud == pytest.approx(checked.bill / cloud.bill)
-    assert 0.0 <= checked.left < 1.0
+def handoff(text, at, known, prices):
+    """One handoff of doubt from a token on: where it ends, and what each of its blocks costs."""
+    far, paid, limit = text.turned_down("kl:0.02"), [], 4
+    while at < len(text):
+        end = min(at + limit, len(text))
+        paid.append(prices.write(3 + at, end - at, known))
+        agree = not far[max(at, end - 2) : end].any()
+        at, known, limit = end, 3 + end, 2 * limit
+        if agree:
+            break
+    return at, paid
+
+
+@each("prices", PRICES)
+def test_doubt_asks_at_the_first_token_at_no_entropy_and_never_at_infinite_entropy(prices):
+    for question in each_of(QUESTIONS):
+        never, num = doubt(math.inf)(question, prices), len(question.draft)
+        assert (never.price, never.requests, never.kept) == (0.0, 0, ((question.draft, slice(0, num)),))
+        asked, at, paid = doubt(0.0)(question, prices), 0, []
+        assert asked.kept[0] == (question.draft, slice(0, 0)), "no row is certain"
+        while at < len(question.written):
+            at, more = handoff(question.written, at, 3 + at if at else 0, prices)
+            paid += more
+        assert asked.requests == len(paid)
+        assert math.isclose(asked.price, sum(paid))
+        assert asked.excess(num) == 0.0
+
+
+@each("same", [True, False])
+def test_the_clouds_answer_stands_for_what_follows_only_where_the_draft_is_that_answer_so_far(same):
+    """Greedy, the cloud would write its own answer on; a draft that had gone another way stands for itself."""
+    for question in each_of(QUESTIONS):
+        draft, written, place = question.draft.signals, question.written.signals, 2
+        unsure = np.where(np.arange(len(draft)) == place, 9.0, 0.0)
+        tokens = np.concatenate([draft.tokens[:place] + (not same), written.tokens[place:]])
+        known = BoughtQuestion(
+            replace(question.draft, signals=replace(draft, entropy=unsure)),
+            replace(question.written, signals=replace(written, tokens=tokens)),
+        )
+        found, stands = doubt(8.0)(known, PRICES[0]), known.written if same else known.draft
+        at, paid = handoff(stands, place, 0, PRICES[0])
+        assert (found.requests, found.price) == (len(paid), sum(paid))
+        assert [part for _, part in found.kept] == [slice(0, place), slice(at, len(stands))][: 1 + (at < len(stands))]
+        # What the local model goes on with is not the cloud's where its favourite is another token.
+        own = is_favourite(stands.signals)[at : len(stands)]
+        ends = stands.kl[at:] if same else stands.excess[at:]
+        left = question.draft.excess[:place].sum() + (np.where(own, 0.0, ends) if same else ends).sum()
+        assert math.isclose(found.excess(len(draft)), left / len(draft))
 
 
 def test_the_rates_of_a_break_even_are_those_of_the_price():

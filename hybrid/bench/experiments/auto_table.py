@@ -18,14 +18,14 @@ import numpy as np
 from hybrid.bench.comparison import estimate_to_json
 from hybrid.bench.experiments.auto_trial import AutoRule, AutoSection
 from hybrid.bench.experiments.problem_table import ArmAnswers, ProblemTable, preset_answers
-from hybrid.bench.experiments.resamples import (
+from hybrid.prob import Floats
+from hybrid.tasks.resamples import (
     cheapest_bill,
     estimate,
     expected_calibration_error,
     oracle_bill,
     ratio,
 )
-from hybrid.prob import Floats
 from hybrid.tasks.statistics import auroc
 
 # The recovered shares at which a bill is told.

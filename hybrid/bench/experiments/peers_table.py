@@ -21,9 +21,9 @@ import numpy as np
 
 from hybrid.bench.comparison import estimate_to_json
 from hybrid.bench.experiments.peers_arms import PeerArm, PricedQuestions, TriedDials
-from hybrid.bench.experiments.resamples import Resamples, cheapest_bill, estimate
 from hybrid.errors import UsageError
 from hybrid.prob import Floats
+from hybrid.tasks.resamples import Resamples, cheapest_bill, estimate
 from hybrid.tasks.statistics import Estimate, auroc
 
 WANTED = (0.5, 0.8, 0.9, 0.95)

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from hybrid.bench.comparison import estimate_to_json
-from hybrid.bench.experiments.resamples import Resamples, estimate
 from hybrid.bench.experiments.section import CLOUD, LOCAL
 from hybrid.bench.experiments.tariffs import PRICES, SETTINGS, CountedRequest, cost
 from hybrid.prob import Floats
+from hybrid.tasks.resamples import Resamples, estimate
 from hybrid.tasks.statistics import Estimate
 
 PRICE = PRICES[0]

@@ -38,6 +38,9 @@ assistant, all of them from splits that nothing was trained or tested on. --loca
 are compared, and the one to take is named. With --critic another local model reads every draft, for nothing, and the
 score is fitted to what it says, too; it is kept beside the one without, and labels that were bought before serve both.
 
+Every policy is priced from the labels, and the cheapest that recovers the share --recover of what the drafts lose is
+named, with the lines that set it; where that is auto or route, its worth is kept with the calibration.
+
 What is in force for a pair is the newest of your own calibrations, else the package's. One by fewer questions than what
 is in force is shown, and takes its place with --use alone. --back puts in force again what was before it (given again:
 what was before that, at last the package's, and then your own once more); nothing is removed by it.
@@ -78,6 +81,12 @@ def calibrate(
             help="Whose verdict is forecast: kl:NATS, concept:NATS or excess:NATS (proposed).", metavar="NAME:X"
         ),
     ] = None,
+    recover: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of what the drafts lose that a policy must recover (0.9).", metavar="SHARE", min=0, max=1
+        ),
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Write the diagnosis as a page.", metavar="FILE")] = None,
     forget: Annotated[
         bool, typer.Option("--forget", help="Remove all that is kept of these models with this endpoint.")
@@ -93,9 +102,9 @@ def calibrate(
 ) -> None:
     """Buy labels for a pair of models once, fit a score, propose a threshold and a worth, and tell what the pair is."""
     with exit_codes():
-        if forget and (questions or num or judge or report or use or back):
+        if forget and (questions or num or judge or recover or report or use or back):
             raise UsageError("--forget removes what is kept: it takes no questions, judge or report")
-        if back and (questions or num or judge or report or use):
+        if back and (questions or num or judge or recover or report or use):
             raise UsageError("--back changes what is in force: it takes no questions, judge or report")
         if report:
             check_writable("--report", report)
@@ -104,7 +113,8 @@ def calibrate(
         elif back:
             _take_back(local, flags, as_json=as_json)
         else:
-            _calibrate(local, flags, questions=questions, num=num, judge=judge, report=report, use=use, as_json=as_json)
+            chosen = {name: each for name, each in (("judge", judge), ("recover", recover)) if each is not None}
+            _calibrate(local, flags, chosen, questions=questions, num=num, report=report, use=use, as_json=as_json)
 
 
 calibrate.__doc__ = f"{calibrate.__doc__}\n{EPILOG}"
@@ -113,10 +123,10 @@ calibrate.__doc__ = f"{calibrate.__doc__}\n{EPILOG}"
 def _calibrate(
     local: list[str] | None,
     flags: dict[str, Any],
+    chosen: dict[str, Any],
     *,
     questions: Path | None,
     num: int | None,
-    judge: str | None,
     report: Path | None,
     use: bool,
     as_json: bool,
@@ -126,14 +136,14 @@ def _calibrate(
     from hybrid.tune.bought import read_judge  # noqa: PLC0415
     from hybrid.tune.questions import bundled_families  # noqa: PLC0415
 
-    if judge is not None:
-        read_judge(judge)
+    if "judge" in chosen:
+        read_judge(chosen["judge"])
     families = bundled_families(load(**flags).cloud)  # only a bundled model shares the vocabulary of another one
     asked = asked_by(questions, num, flags, families)
     try:
         with progress("the local model is loaded") as tell:
             labelled = asyncio.run(label_pairs([*local] if local else [None], flags, asked, tell))
-            pairs = [_fitted(each, judge, tell) for each in labelled]
+            pairs = [_fitted(each, chosen, tell) for each in labelled]
             tell("the tables are worked out")
             known = [_kept(each, use=use) for each in pairs]
             shown = _laid_out(pairs, known, as_json=as_json, report=report)
@@ -149,7 +159,7 @@ def _calibrate(
         raise typer.Exit(EXIT_PARTLY)
 
 
-def _fitted(labelled: PairLabels, judge: str | None, tell: Callable[[str], None]) -> CalibratedPair:
+def _fitted(labelled: PairLabels, chosen: dict[str, Any], tell: Callable[[str], None]) -> CalibratedPair:
     """Fit. Raises UsageError, with the reason why there are no more labels."""
     from hybrid.tune.calibrating import calibrate_pair  # noqa: PLC0415
 
@@ -157,7 +167,7 @@ def _fitted(labelled: PairLabels, judge: str | None, tell: Callable[[str], None]
     tell(f"{labelled.drafter}: a score is fitted to {len(bought.questions)} questions")
     try:
         return calibrate_pair(
-            labelled.drafter, labelled.names, bought.questions, labelled.prices, judge, labelled.critic
+            labelled.drafter, labelled.names, bought.questions, labelled.prices, critic=labelled.critic, **chosen
         )
     except UsageError as error:
         raise UsageError(f"{error} ({labelled.told}: {bought.ended[1]})" if bought.ended else str(error)) from None

@@ -21,6 +21,8 @@ from hybrid.tune.report import ReportTable, drafters, headline, plain, proposals
 
 # Nats from a thousandth to ten, on a logarithmic axis.
 NATS = Axis("nats", -3.0, 1.0, tuple((float(power), f"{10.0**power:g}") for power in range(-3, 2)))
+# Policies with dials, and what they are compared with, drawn as lines; the others are dots.
+LINED = ("auto", "doubt", "mean log-probability / price", "random")
 OWN_STYLE = "svg { width: 100%; height: auto; margin: .5rem 0; } td, th { font-size: .9rem; }"
 
 
@@ -70,17 +72,16 @@ def _table(shown: ReportTable, drawn: str = "") -> str:
 
 
 def _bill(pair: CalibratedPair) -> str:
-    told = "What is left of the loss, by the share of the cloud's bill: auto by its worth, and each rule"
-    most = max(1.0, *(bill.of_cloud for bill in pair.bills))
+    told = "What is left of the loss, by the share of the cloud's bill: policies with dials, and the others as dots"
+    forecasts = pair.forecasts
+    curves = {name: [(r.bill.value, 1.0 - r.share.value) for r in forecasts.rows if r.name == name] for name in LINED}
+    others = [row for row in forecasts.chosen.values() if row.dial.lines and row.name not in LINED]
+    most = max(1.0, *(row.bill.value for row in others))
     ticks = tuple((share, f"{100 * share:.0f} %") for share in np.arange(0.0, most + 0.01, 0.25 if most < 2 else 1.0))
     across = Axis("of the bill of the cloud alone", 0.0, float(most), ticks)
-    lines = [
-        ChartLine("auto", [(point.of_cloud, point.excess_left) for point in pair.curve]),
-        ChartLine("questions at random", [(0.0, 1.0), (1.0, 0.0)]),
-    ]
-    dots = [ChartLine(bill.rule.partition(",")[0], [(bill.of_cloud, bill.left)]) for bill in pair.bills]
-    dots.append(ChartLine("proposed", [(pair.proposed.of_cloud, pair.proposed.excess_left)]))
-    return chart(told, across, Axis("left of the excess loss", 0.0, 1.0, SHARES), lines, dots)
+    lines = [ChartLine(name, points) for name, points in curves.items()]
+    dots = [ChartLine(row.name, [(row.bill.value, 1.0 - row.share.value)]) for row in others]
+    return chart(told, across, Axis("left of the loss", 0.0, 1.0, SHARES), lines, dots)
 
 
 def _distributions(pair: CalibratedPair) -> str:

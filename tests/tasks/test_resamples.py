@@ -7,7 +7,7 @@ import pytest
 from cases import each_of
 from scipy.optimize import linprog
 
-from hybrid.bench.experiments.resamples import (
+from hybrid.tasks.resamples import (
     Resamples,
     cheapest_bill,
     estimate,

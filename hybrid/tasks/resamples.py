@@ -1,7 +1,7 @@
 """Paired resamples of problems, and the cheapest way to a wanted share: everything of a table is drawn again together.
 
 A statistic is computed for the data and for every resample at once: the first of 1 + R columns is the data itself, so
-no value and its interval can be of two formulas. The laws (``tests/bench/test_resamples.py``): an estimate is that of
+no value and its interval can be of two formulas. The laws (``tests/tasks/test_resamples.py``): an estimate is that of
 the problems repeated as often as they were drawn; the cheapest mixture is never above any of the ways it mixes, and
 with perfect foresight nothing is cheaper than the oracle.
 """
@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hybrid.prob import Floats
 from hybrid.tasks.statistics import TAIL, Estimate, order_statistic
 
 NUM_RESAMPLES = 2000
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

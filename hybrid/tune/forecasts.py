@@ -1,0 +1,281 @@
+"""What each policy is expected to recover and to cost, from labels alone, and which is the cheapest for a wanted share.
+
+How. A policy has some dials. What a dial leaves of each bought question's loss, and what it pays, is followed along the
+labels (``rule_bills``), decided by the planner (``curve``), or read off an order of whole questions. The share that is
+recovered is one of the loss as the calibration has it: of the drafts that its judge turns down, or of the excess loss.
+By a verdict a draft is mended where nothing is shown that the judge turns down: what is right is not known. All
+intervals are of the same resamples of the questions. A dial is chosen on the questions that it is priced by, which
+flatters a policy of many dials a little.
+
+The laws (``tests/tune/test_forecasts.py``): the cloud recovers all for its own bill, the local model nothing for
+nothing; sending more whole questions never costs less; no order is cheaper than an oracle's; a value lies in its
+interval; labels that save nothing are never repaid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hybrid.defer import Calibration
+from hybrid.prob import Floats
+from hybrid.spend import AskPrices
+from hybrid.tasks.resamples import Resamples, estimate, ratio
+from hybrid.tasks.statistics import Estimate
+from hybrid.tune.bought import BoughtQuestion
+from hybrid.tune.curve import plan_all
+from hybrid.tune.rule_bills import Followed, Rule, cloud_alone, doubt, local_alone, once, spans
+
+# Local entropies in nats, from "hardly ever sure" to "hardly ever unsure"; that of the preset is among them.
+ENTROPIES = (0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5)
+# Worths as near to one another as cuts of an order are to the eye; the calibration's own is added.
+WORTHS = (0.0, *(float(f"{each:.2g}") for each in np.geomspace(0.5, 10.0, 20)))
+# The presets' own draft lengths.
+KL_SPAN, EXCESS_SPAN = 32, 8
+# An order is cut at no more places than this.
+MOST_CUTS = 100
+# The share to recover where nobody says otherwise, and what sums of floats may miss of it.
+RECOVER, ROUNDING = 0.9, 1e-9
+
+
+class PolicyDial(NamedTuple):
+    """A dial as a user reads it; its ``lines`` of ``hybrid.toml``, none where it is no policy's; its worth, if any."""
+
+    title: str
+    lines: tuple[str, ...] = ()
+    worth: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TriedPolicy:
+    """A policy at K dials on N questions: the loss that each leaves, and what it pays; shapes (K, N)."""
+
+    name: str
+    dials: Sequence[PolicyDial]
+    left: Floats
+    paid: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyForecast:
+    """A policy at one dial: the recovered ``share`` of the loss, and its ``bill``, of what the cloud alone takes.
+
+    ``bills``: the bill of the questions themselves and of each resample, shape (1 + R,).
+    """
+
+    name: str
+    dial: PolicyDial
+    share: Estimate
+    bill: Estimate
+    bills: Floats
+
+    @property
+    def title(self) -> str:
+        """The policy and its dial."""
+        return f"{self.name}, {self.dial.title}" if self.dial.title else self.name
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for ``json.dumps``."""
+        ends = {name: [each.value, each.low, each.high] for name, each in (("share", self.share), ("bill", self.bill))}
+        return {"policy": self.name, **self.dial._asdict(), **ends}
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyForecasts:
+    """All policies at all their dials, and the share that is wanted.
+
+    ``alone``: what the cloud alone takes for a question; ``labels``: what the labels took; in the prices' unit.
+    """
+
+    rows: Sequence[PolicyForecast]
+    wanted: float
+    alone: float
+    labels: float
+
+    def reaches(self, row: PolicyForecast) -> bool:
+        """Whether a row recovers the wanted share."""
+        return row.share.value >= self.wanted - ROUNDING
+
+    @cached_property
+    def chosen(self) -> Mapping[str, PolicyForecast]:
+        """The cheapest dial of each policy that recovers the wanted share; where none does, that of the most."""
+        found: dict[str, PolicyForecast] = {}
+        for row in self.rows:
+            found[row.name] = min(found.get(row.name, row), row, key=self._rank)
+        return found
+
+    def _rank(self, row: PolicyForecast) -> tuple[float, float]:
+        return (0.0, row.bill.value) if self.reaches(row) else (1.0, -row.share.value)
+
+    @cached_property
+    def cheapest(self) -> PolicyForecast:
+        """The cheapest policy that recovers the wanted share; the cloud alone always does."""
+        return min((row for row in self.chosen.values() if row.dial.lines), key=self._rank)
+
+    def rivals(self) -> Iterator[tuple[PolicyForecast, Estimate]]:
+        """Yield what recovers as much for a bill that is not told from the cheapest's: by how much it costs more."""
+        for row in self.chosen.values():
+            more = _estimate(row.bills - self.cheapest.bills)
+            if row is not self.cheapest and self.reaches(row) and more.low <= 0.0:
+                yield row, more
+
+    @property
+    def repaid(self) -> Estimate:
+        """After how many questions the labels have paid for themselves; infinite where they never do.
+
+        They save the bill of the best way that needs none, less that of the best score that is fitted to them.
+        """
+        reaching = [row for row in self.chosen.values() if self.reaches(row)]
+        least = {
+            fitted: [row for row in reaching if (row.dial.worth is not None) is fitted] for fitted in (True, False)
+        }
+        if not least[True]:
+            return Estimate(math.inf, math.inf, math.inf)
+        fitted, free = (min(rows, key=self._rank).bills for rows in least.values())
+        saved = _estimate((free - fitted) * self.alone)
+        return Estimate(
+            *(self.labels / each if each > 0.0 else math.inf for each in (saved.value, saved.high, saved.low))
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for ``json.dumps``."""
+        told = self.repaid
+        return {
+            "recover": self.wanted,
+            "cheapest": self.cheapest.to_json(),
+            "as_good": [row.to_json() | {"more": [more.value, more.low, more.high]} for row, more in self.rivals()],
+            "labels": self.labels,
+            "repaid_after": [each if math.isfinite(each) else None for each in (told.value, told.low, told.high)],
+            "rows": [row.to_json() for row in self.rows],
+        }
+
+
+def forecast_policies(
+    questions: Sequence[BoughtQuestion],
+    calibration: Calibration,
+    prices: AskPrices,
+    judges: tuple[str, str],
+    wanted: float = RECOVER,
+) -> PolicyForecasts:
+    """Price every policy on the questions that a calibration was fitted to, in their order; ``judges``: KL's, excess's.
+
+    ``wanted``: the share of the loss that is to be recovered, above 0 and at most 1.
+    """
+    lost = lost_by(questions, calibration)
+    alone = np.array([cloud_alone(each, prices).price for each in questions])
+    resamples = Resamples(len(questions))
+    most, cloud = resamples.sums(lost), resamples.sums(alone)
+    rows = []
+    for tried in _tried(questions, calibration, prices, judges, lost, alone):
+        shares, bills = 1.0 - ratio(resamples.sums(tried.left), most), ratio(resamples.sums(tried.paid), cloud)
+        for dial, share, bill in zip(tried.dials, shares, bills, strict=True):
+            rows.append(PolicyForecast(tried.name, dial, _share(share), _estimate(bill), bill))
+    return PolicyForecasts(rows, wanted, float(alone.mean()), labels_bill(questions, prices))
+
+
+def lost_by(questions: Sequence[BoughtQuestion], calibration: Calibration) -> Floats:
+    """Return what each draft loses: 1 where it is turned down, or its mean excess in nats a token; shape (N,)."""
+    kept = [local_alone(each, AskPrices()) for each in questions]
+    return _left(questions, calibration, kept)
+
+
+def labels_bill(questions: Sequence[BoughtQuestion], prices: AskPrices) -> float:
+    """Return what the labels took, in the prices' unit; what is not known of it, as these prices have it."""
+    paid = 0.0
+    for each in questions:
+        draft, written = each.draft.signals, each.written.signals
+        asked = float(prices.check(draft.prompt_tokens, len(each.draft), 0)) if len(each.draft) else 0.0
+        told = each.draft.nanousd, each.written.nanousd
+        forecast = asked, float(prices.write(written.prompt_tokens, len(written), 0))
+        known = told if prices.unit == "nanousd" else (None, None)
+        paid += sum(other if own is None else own for own, other in zip(known, forecast, strict=True))
+    return paid
+
+
+def _left(questions: Sequence[BoughtQuestion], calibration: Calibration, found: Sequence[Followed]) -> Floats:
+    nats, judge = calibration.loss == "nats", calibration.judge
+    pairs = zip(questions, found, strict=True)
+    return np.array([each.excess(len(q.judged)) if nats else float(each.shows(judge)) for q, each in pairs])
+
+
+def _tried(
+    questions: Sequence[BoughtQuestion],
+    calibration: Calibration,
+    prices: AskPrices,
+    judges: tuple[str, str],
+    lost: Floats,
+    alone: Floats,
+) -> Iterator[TriedPolicy]:
+    """Yield every policy at its dials."""
+    for name, rules in _rules(*judges).items():
+        found = [[rule(each, prices) for each in questions] for rule in rules.values()]
+        left = np.array([_left(questions, calibration, each) for each in found])
+        yield TriedPolicy(name, [*rules], left, np.array([[one.price for one in each] for each in found]))
+    worths = sorted({*WORTHS, calibration.worth})
+    for name in ("auto", "route"):
+        plans = [plan_all(calibration, prices, worth, whole=name == "route") for worth in worths]
+        share = np.array(
+            [[one.excess_left if calibration.loss == "nats" else one.left for one in each] for each in plans]
+        )
+        dials = [PolicyDial(f"worth {worth:.3g}", (f'policy = "{name}"',), worth) for worth in worths]
+        yield TriedPolicy(name, dials, share * lost, np.array([[one.paid for one in each] for each in plans]))
+    for name, scores in order_scores(questions, prices).items():
+        yield in_order(name, scores, lost, alone)
+    shares = np.linspace(0.0, 1.0, MOST_CUTS + 1)[:, None]
+    dials = [PolicyDial(f"{100 * share:.0f} % of the questions") for share in shares[:, 0]]
+    yield TriedPolicy("random", dials, (1.0 - shares) * lost, shares * alone)
+
+
+def _rules(kl: str, excess: str) -> dict[str, dict[PolicyDial, Rule]]:
+    """Return the rules that are followed along the labels, by policy and dial."""
+
+    def dial(title: str, policy: str, *more: str) -> PolicyDial:
+        return PolicyDial(title, (f'policy = "{policy}"', *more))
+
+    return {
+        "cloud": {dial("", "cloud"): cloud_alone},
+        "local": {dial("", "local"): local_alone},
+        "doubt": {dial(f"entropy {each:g}", "doubt", f"entropy = {each:g}"): doubt(each) for each in ENTROPIES},
+        "once": {dial(kl, f"once:{kl.partition(':')[2]}"): once(kl)},
+        "kl": {dial(kl, kl): spans(kl, KL_SPAN, hands_over=True)},
+        "excess": {dial(excess, excess): spans(excess, EXCESS_SPAN)},
+    }
+
+
+def order_scores(questions: Sequence[BoughtQuestion], prices: AskPrices) -> dict[str, Floats]:
+    """Return by which score whole questions are sent, the highest first: no label is in any of them. Shapes (N,)."""
+    drafts = [each.judged.signals for each in questions]
+    price = np.array([float(prices.write(each.prompt_tokens, max(1, len(each)), 0)) for each in drafts])
+    surprise = np.array([-float(each.logprob.sum()) / max(1, len(each)) for each in drafts])
+    return {
+        "mean log-probability": surprise,
+        "mean log-probability / price": surprise / price,
+        "highest entropy / price": np.array([float(each.entropy.max(initial=0.0)) for each in drafts]) / price,
+        "shortest first": -price,
+    }
+
+
+def in_order(name: str, scores: Floats, lost: Floats, alone: Floats) -> TriedPolicy:
+    """Send the first of the questions in an order whole, from none to all of them; all shapes (N,)."""
+    num = len(scores)
+    place = np.empty(num)
+    place[np.argsort(-scores, kind="stable")] = np.arange(num)
+    cuts = np.unique(np.linspace(0, num, MOST_CUTS + 1).round())
+    sent = place < cuts[:, None]
+    return TriedPolicy(name, [PolicyDial(f"{cut:.0f} of {num} questions") for cut in cuts], ~sent * lost, sent * alone)
+
+
+def _share(columns: Floats) -> Estimate:
+    """Return a recovered share; of no loss all is recovered, and a resample without one bounds nothing."""
+    found = estimate(columns) or Estimate(1.0, 0.0, 1.0)
+    return Estimate(found.value, min(found.value, max(0.0, found.low)), max(found.value, min(1.0, found.high)))
+
+
+def _estimate(columns: Floats) -> Estimate:
+    """Return a part of the cloud's bill; where that is nothing, nothing."""
+    return estimate(columns) or Estimate(0.0, 0.0, 0.0)
