@@ -123,7 +123,7 @@ COMMANDS = {
     "replay": ("r", {"trace", "as_json"}),
     "probe": ("p", {"url", "model", "as_json"}),
     "price": ("$", {"question", "as_json", "tariffs"}),
-    "calibrate": ("c", {"questions", "num", "local", "judge", "report", "forget", "use", "back", "as_json"}),
+    "calibrate": ("c", {"questions", "num", "local", "judge", "recover", "report", "forget", "use", "back", "as_json"}),
 }
 
 

@@ -66,7 +66,8 @@ def peers(
         bool, typer.Option("--real", help="The graded questions of a real pair (hybrid models --real); a few minutes.")
     ] = False,
     num: Annotated[
-        int | None, typer.Option(help="Test problems a kind (all; 100 of the bundled pair's).", min=1, metavar="N")
+        int | None,
+        typer.Option("--num", "--n", help="Test problems a kind (all; 100 of the bundled pair's).", min=1, metavar="N"),
     ] = None,
     router: Annotated[
         list[str] | None,

@@ -199,10 +199,10 @@ def test_a_quote_and_the_answer_price_a_question_alike(stub_with, own, monkeypat
     monkeypatch.setattr(PairSource, "bind", noted)
     url = stub_with(*flags)
     named = {} if dialect is None else {"dialect": dialect}
-    with hybrid.open(cloud=url, local="small", price="1/0.1/4", max_tokens=4, policy="auto", **named) as client:
+    with hybrid.open(cloud=url, local="small", price="1/0.1/4", max_tokens=4, policy="route", **named) as client:
         client.generate(QUESTION)
     flag = () if dialect is None else ("--dialect", dialect)
-    quoted("--cloud", url, "--local", "small", "--price", "1/0.1/4", "--policy", "auto", *flag, QUESTION)
+    quoted("--cloud", url, "--local", "small", "--price", "1/0.1/4", "--policy", "route", *flag, QUESTION)
     answered, told = bound
     assert answered == replace(told, in_one_request=answered.in_one_request)
     assert answered.cached == (100 if dialect == "sglang" else 1000)
