@@ -3,7 +3,7 @@
 from hybrid.defer.calibration import CALIBRATION_VERSION, Calibration, CalibrationQuestion, LossKind
 from hybrid.defer.correction import CorrectedScore, Correction
 from hybrid.defer.familiarity import NOTHING_FAMILIAR, Familiarity
-from hybrid.defer.floor import FLOOR, RAISED_FLOOR, floor_coin, kept_and_turned_down
+from hybrid.defer.floor import FLOOR, RAISED_FLOOR, floor_coin
 from hybrid.defer.labels import LabelledDraft, LabelledQuestion
 from hybrid.defer.learned import LearnedScore
 from hybrid.defer.nearest import NearestByWord
@@ -52,7 +52,6 @@ __all__ = [
     "Score",
     "floor_coin",
     "forget_outcomes",
-    "kept_and_turned_down",
     "mean_surprise",
     "score_from_json",
     "score_to_json",

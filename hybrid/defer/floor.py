@@ -2,16 +2,14 @@
 
 What is kept has no verdict. A share of it is checked by a coin of its own, and each such check stands for 1 / share
 others. One cumulative sum (CUSUM, Page 1954) of the floor's verdicts against the chances that were told raises the
-share where drafts are turned down far more often than told. Laws (``tests/defer/test_floor.py``): the estimate's
-expectation is the true share, whatever was kept; the sum is the naive one, and on chances that are true a false alarm
-is rare.
+share where drafts are turned down far more often than told. Laws (``tests/defer/test_floor.py``): the sum is the naive
+one, and on chances that are true a false alarm is rare.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from hashlib import blake2b
 
 from hybrid.defer.outcome import DraftOutcome
@@ -52,26 +50,3 @@ def _evidence(chance: float, *, turned_down: bool) -> float:
     told = min(max(chance, LEAST_CHANCE), 1.0 - LEAST_CHANCE)
     scale = 1.0 - told + told * ODDS_RATIO
     return (math.log(ODDS_RATIO) if turned_down else 0.0) - math.log(scale)
-
-
-@dataclass(frozen=True)
-class RiskEstimate:
-    """The share of all drafts that were kept and would have been turned down. ``num`` drafts were decided."""
-
-    share: float
-    standard_error: float
-    num: int
-
-
-def kept_and_turned_down(outcomes: Sequence[DraftOutcome]) -> RiskEstimate | None:
-    """Estimate the share by inverse propensity (Horvitz and Thompson 1952), the floor's checks left out of "kept".
-
-    A draft that would have been kept was, with the chance 1 - floor. None: nothing was decided.
-    """
-    if not outcomes:
-        return None
-    parts = [(1.0 - each.floor) / each.floor if each.keeps and each.turned_down else 0.0 for each in outcomes]
-    num = len(parts)
-    share = sum(parts) / num
-    spread = sum((part - share) ** 2 for part in parts)
-    return RiskEstimate(share, math.sqrt(spread) / num, num)

@@ -1,12 +1,10 @@
-"""The floor: an honest estimate of what is kept in error, and an alarm that is rarely false."""
+"""The floor: an alarm that is rarely false."""
 
-import itertools
 import math
 
 import numpy as np
-import pytest
 
-from hybrid.defer import FLOOR, RAISED_FLOOR, DraftOutcome, floor_coin, kept_and_turned_down
+from hybrid.defer import FLOOR, RAISED_FLOOR, DraftOutcome, floor_coin
 from hybrid.defer.floor import ALARM, LEAST_CHANCE, ODDS_RATIO, RAISED_QUESTIONS, floor_after, raised_for
 
 
@@ -22,32 +20,6 @@ def test_a_coin_of_one_key_falls_alike_and_coins_of_many_keys_evenly():
     assert falls[0] >= 0
     assert falls[-1] < 1
     assert np.abs(falls - np.arange(4000) / 4000).max() < 1.63 / math.sqrt(4000)  # Kolmogorov's distance at 1 %
-
-
-def test_the_estimates_expectation_is_the_share_that_was_kept_and_would_be_turned_down():
-    """Enumerated over every fall of the coins of five drafts, three of them kept by rule."""
-    drafts = [(True, 0.05, True), (True, 0.25, True), (True, 0.05, False), (False, 0.05, True), (False, 0.25, False)]
-    expected = kept_wrong = 0.0
-    for coins in itertools.product([False, True], repeat=5):
-        chance, outcomes, kept = 1.0, [], 0
-        for (keeps, floor, bad), checked in zip(drafts, coins, strict=True):
-            asked = checked or not keeps
-            chance *= 0.5 if not keeps else floor if checked else 1 - floor
-            kept += bad and not asked
-            outcomes.append(outcome(0.1, bad if asked else None, keeps, floor))
-        expected += chance * kept_and_turned_down(outcomes).share
-        kept_wrong += chance * kept / 5
-    assert expected == pytest.approx(kept_wrong)
-    assert kept_wrong == pytest.approx((0.95 + 0.75) / 5)
-    assert kept_and_turned_down([]) is None
-
-
-def test_the_standard_error_is_that_of_the_parts():
-    outcomes = [outcome(0.1, bad) for bad in (True, False, None, None)]
-    estimate = kept_and_turned_down(outcomes)
-    parts = np.array([0.95 / 0.05, 0, 0, 0])
-    assert (estimate.share, estimate.num) == (pytest.approx(parts.mean()), 4)
-    assert estimate.standard_error == pytest.approx(parts.std() / math.sqrt(4))
 
 
 def naive_raised_for(outcomes):
