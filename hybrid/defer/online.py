@@ -37,7 +37,8 @@ AGAIN_WEIGHT = 10.0
 # So many judged tokens tell the share that is kept.
 ENOUGH_TOKENS = 50
 # The loss of a pair that was not calibrated: a verdict, until so many of them show that more drafts than the second
-# share are turned down (on open text nearly all are, over wording): then nats; a verdict again below the first.
+# share are turned down (on open text nearly all are, over wording), or so many drafts brought none: then nats; below
+# the first a verdict again.
 LOSS_LABELS, VERDICT_BELOW, NATS_ABOVE = 20, 0.7, 0.8
 # Half the bill: of the last questions, beside eight that stand for a pair nobody has seen. Their surprise in nats: the
 # sixteenths (1, 3, .. 15) of 159 drafts of a real pair, a model of 135 M parameters and its requantisation to 3 bits.
@@ -208,10 +209,12 @@ def _teaches(outcome: DraftOutcome) -> bool:
 
 def _loss(outcomes: Iterable[DraftOutcome]) -> LossKind:
     """Return what keeping loses on a pair that was not calibrated, by its own verdicts so far."""
-    num, weight, turned_down = 0, 0.0, 0.0
+    num, seen, weight, turned_down = 0, 0, 0.0, 0.0
     loss: LossKind = "verdict"
     for each in outcomes:
+        seen += each.after == "start"
         if each.after != "start" or each.turned_down is None:
+            loss = "nats" if seen >= LOSS_LABELS and not num else loss
             continue
         num, weight = num + 1, weight + 1.0 / each.propensity
         turned_down += each.turned_down / each.propensity

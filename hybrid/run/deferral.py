@@ -176,9 +176,9 @@ class PairSource:
         learner = pair.learner  # nothing is awaited from here on: what is bound is of one moment
         abilities = frozenset(get_args(Ability)) if asked.can is None else asked.can.abilities
         asks = _asks_always(asked, pair)
-        checks = not asked.whole and not asks and {"score", "write"} <= abilities
+        checks = _learns_of_checks(asked, abilities) and not asks
         mean_excess = pair.mean_excess(checks=checks)
-        unpaced = _worth(asked, pair, prices, by_nats=mean_excess is not None)
+        unpaced = _worth(asked, pair, prices, by_nats=mean_excess is not None, checks=checks)
         factor = self._pacing(asked)
         risk, score = settings.risk, learner.score if settings.risk is None else learner.risk_score
         planner = Planner(
@@ -274,7 +274,13 @@ def _asks_always(asked: AskedQuestion, pair: PairKnowledge) -> bool:
     return unweighed and (asked.price is None or asked.price.free) and not pair.is_measured
 
 
-def _worth(asked: AskedQuestion, pair: PairKnowledge, prices: AskPrices, *, by_nats: bool) -> Worth:
+def _learns_of_checks(asked: AskedQuestion, abilities: frozenset[Ability]) -> bool:
+    """Whether drafts can be checked, and what comes of it is learned."""
+    drafted = not asked.whole and asked.settings.stream != "early"
+    return drafted and asked.settings.learn and {"score", "write"} <= abilities
+
+
+def _worth(asked: AskedQuestion, pair: PairKnowledge, prices: AskPrices, *, by_nats: bool, checks: bool) -> Worth:
     """Return what losing an answer counts, in the unit of the prices. Raises UsageError for USD without a price."""
     said, calibration = asked.settings.worth, pair.calibration
     if said is not None and said.endswith(USD):
@@ -282,7 +288,8 @@ def _worth(asked: AskedQuestion, pair: PairKnowledge, prices: AskPrices, *, by_n
             msg = f"worth {said} needs a price: state --price P/C/O, or a worth in multiples of it such as {WORTH:g}"
             raise UsageError(msg)
         return Worth(amount=float(usd_to_nanousd(said.removesuffix(USD))))
-    own = (WORTH if by_nats else UNKNOWN_WORTH) if calibration is None else calibration.worth
+    unknown = UNKNOWN_WORTH if checks and not by_nats and pair.other is None else WORTH
+    own = unknown if calibration is None else calibration.worth
     multiple = own if said is None else float(said)
     if not by_nats:
         return Worth(multiple)

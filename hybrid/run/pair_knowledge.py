@@ -60,15 +60,14 @@ class PairKnowledge:
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def by_nats(self, *, checks: bool) -> bool:
-        """Whether what keeping loses is counted in nats. ``checks``: drafts can be checked, so verdicts are to be had.
+        """Whether what keeping loses is counted in nats. ``checks``: drafts are checked, and learned from.
 
         A pair whose drafts are right or wrong under one judge is not told by nats under another: the prior has most of
         its drafts checked.
         """
-        if self.calibration is None and self.other is None and not checks:
-            return True
-        if self.other is not None and not self.learner.is_measured:
-            return self.other.loss == "nats"
+        if self.calibration is None and not self.learner.is_measured:
+            known = self.learner.loss == "nats" or not checks
+            return known if self.other is None else self.other.loss == "nats"
         return self.learner.loss == "nats" and (self.other is None or self.other.loss == "nats")
 
     @property

@@ -25,6 +25,7 @@ from hybrid.spend import CapStatus, Price, TokenTimes
 
 CAN = Capabilities("big")
 NO_ROWS = Capabilities("big", rows=False)
+NUMBERS = (0.0,) * 15
 UNMEASURED = "no share of the cloud's own bill was measured yet"
 PRICE = Price.parse("1/0.1/4")
 QUESTIONS = (
@@ -110,9 +111,34 @@ def test_a_pair_of_which_nothing_is_known_learns_from_checks_and_every_answer_sa
 def test_where_nothing_can_be_checked_a_pair_of_which_nothing_is_known_is_routed_by_nats():
     """What is kept has no verdict there: half of the bill goes where the drafts are least sure beside their price."""
     note = UNCALIBRATED.format(asks=ASKS_BY_SURPRISE, measured=UNMEASURED)
-    for named in ({"can": NO_ROWS}, {"policy": "route"}):
+    for named in ({"can": NO_ROWS}, {"policy": "route"}, {"learn": False}, {"stream": "early"}):
         bound = bind(PairSource(), **named)
         assert (bound.planner.mean_excess, bound.notes) == (1.0, (note,))
+
+
+def test_what_an_unknown_pairs_verdicts_taught_counts_where_nothing_can_be_checked_too():
+    for turned_down, by_nats in ((False, False), (True, True)):
+        found = PairSource(PairFacts("abc"))
+        bind(found)
+        (pair,) = found._pairs.values()
+        seen = DraftOutcome(told=0.8, chance=0.8, keeps=False, floor=0.05, turned_down=turned_down, statistics=NUMBERS)
+        pair.learner.add([seen] * 40)
+        for named in ({}, {"can": NO_ROWS}, {"policy": "route"}):
+            planner = bind(found, **named).planner
+            assert (planner.mean_excess is not None) == by_nats, named
+            assert by_nats or planner.worth == Worth(2.2 if named else 1.5)
+
+
+def test_an_unknown_pair_whose_drafts_bring_no_verdict_is_routed_by_nats():
+    """A long prompt, or a judge that tells nothing of what the cloud writes: the cloud would write every answer."""
+    found = PairSource(PairFacts("abc"))
+    bind(found)
+    (pair,) = found._pairs.values()
+    unseen = DraftOutcome(told=0.8, chance=0.8, keeps=False, floor=0.05, turned_down=None)
+    pair.learner.add([unseen] * 19)
+    assert bind(found).planner.mean_excess is None
+    pair.learner.add([unseen])
+    assert bind(found).planner.mean_excess == 1.0
 
 
 def test_another_judge_than_the_calibrations_is_a_sentence_and_the_prior():
@@ -121,7 +147,7 @@ def test_another_judge_than_the_calibrations_is_a_sentence_and_the_prior():
         bound = bind(source(), **named)
         assert (bound.planner.score.judge, type(bound.planner.score.score)) == ("kl:0.2", PriorScore)
         assert bound.notes == ("this pair was calibrated for kl:0.7, and nothing is known of it under kl:0.2",)
-        assert (bound.planner.mean_excess, bound.planner.worth) == (None, Worth(1.5)), "most count as turned down"
+        assert (bound.planner.mean_excess, bound.planner.worth) == (None, Worth()), "most count as turned down"
     assert bind(source(), threshold=0.7).planner.score.score == OURS.score
     keep_calibration(replace(OURS, judge="kl:0.2", score=PriorScore("kl:0.2", chance=0.9)))
     assert bind(source(), threshold=0.2).planner.score.score.chance == 0.9

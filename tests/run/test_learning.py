@@ -22,7 +22,7 @@ from hybrid.run.deferral import AskedQuestion, PairSource
 from hybrid.run.events import Finished, Planned, SpanJudged, TokenEmitted
 from hybrid.run.outcomes import OutcomeListener
 from hybrid.run.pair_facts import PairFacts
-from hybrid.run.pair_knowledge import ASKS_FOR_CHECKS, UNCALIBRATED, UNWRITTEN
+from hybrid.run.pair_knowledge import ASKS_BY_SURPRISE, ASKS_FOR_CHECKS, UNCALIBRATED, UNWRITTEN
 from hybrid.spend import Bill, Price
 from hybrid.types import Divergence
 
@@ -235,7 +235,8 @@ def test_of_an_unknown_pair_the_share_that_was_measured_is_told_and_no_other(a_h
         return [*told, last]
 
     unmeasured = UNCALIBRATED.format(asks=ASKS_FOR_CHECKS, measured="no share of the cloud's own bill was measured yet")
-    assert asyncio.run(use([[planned(), finished(3, 10)]], learn=False)) == [(unmeasured,)] * 2
+    unlearned = unmeasured.replace(ASKS_FOR_CHECKS, ASKS_BY_SURPRISE)
+    assert asyncio.run(use([[planned(), finished(3, 10)]], learn=False)) == [(unlearned,)] * 2
     unpriced = [[finished()], [planned(), finished(0, 0)], [planned(), finished(5, None)]]
     assert asyncio.run(use(unpriced)) == [(unmeasured,)] * 4
     whole = replace(planned("write"), signals=None)  # by the question alone: no draft, and the whole bill
