@@ -139,8 +139,8 @@ def calibrate_pair(
 
     ``judge``: whose verdicts are forecast; None: KL with the proposed threshold, and where the pair's loss turns out to
     be nats the excess loss, by which text is checked then. ``critic``: the identity of the critic that has
-    read them all; None: none has. ``recover``: where a policy with a worth is the cheapest that recovers this share,
-    that worth becomes the calibration's.
+    read them all; None: none has. ``recover``: the cheapest worth with which ``auto`` recovers this share becomes the
+    calibration's.
     """
     if judge is not None:
         read_judge(judge)
@@ -153,8 +153,9 @@ def calibrate_pair(
     kl = own if own.startswith("kl:") else f"kl:{threshold.nats:g}"
     excess = own if own.startswith("excess:") else EXCESS_JUDGE
     forecasts = forecast_policies(questions, calibration, prices, (kl, excess), recover)
-    worth = forecasts.cheapest.dial.worth
-    calibration = calibration if worth is None else replace(calibration, worth=worth)
+    auto = forecasts.chosen["auto"]
+    if auto.dial.worth is not None and forecasts.reaches(auto):
+        calibration = replace(calibration, worth=auto.dial.worth)
     return CalibratedPair(drafter, names, questions, calibration, threshold, prices, kl, excess, forecasts)
 
 

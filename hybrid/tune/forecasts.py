@@ -222,13 +222,18 @@ def _tried(
         share = np.array(
             [[one.excess_left if calibration.loss == "nats" else one.left for one in each] for each in plans]
         )
-        dials = [PolicyDial(f"worth {worth:.3g}", (f'policy = "{name}"',), worth) for worth in worths]
+        dials = [PolicyDial(f"worth {worth:.3g}", _planner_lines(name, worth), worth) for worth in worths]
         yield TriedPolicy(name, dials, share * lost, np.array([[one.paid for one in each] for each in plans]))
     for name, scores in order_scores(questions, prices).items():
         yield in_order(name, scores, lost, alone)
     shares = np.linspace(0.0, 1.0, MOST_CUTS + 1)[:, None]
     dials = [PolicyDial(f"{100 * share:.0f} % of the questions") for share in shares[:, 0]]
     yield TriedPolicy("random", dials, (1.0 - shares) * lost, shares * alone)
+
+
+def _planner_lines(name: str, worth: float) -> tuple[str, ...]:
+    """Return the lines of ``hybrid.toml``; a calibration holds the worth of ``auto``."""
+    return (f'policy = "{name}"',) if name == "auto" else (f'policy = "{name}"', f"worth = {worth:.3g}")
 
 
 def _rules(kl: str, excess: str) -> dict[str, dict[PolicyDial, Rule]]:

@@ -228,7 +228,7 @@ def _policies(pair: CalibratedPair) -> ReportTable:
 def choices(pair: CalibratedPair) -> list[str]:
     """Say which policy is the cheapest for the wanted share, how it is set, what would do as well; what labels save."""
     told, best = pair.forecasts, pair.forecasts.cheapest
-    held = "" if best.dial.worth is None else "this calibration holds its worth, and "
+    held = "this calibration holds its worth, and " if best.name == "auto" else ""
     found = (
         f"{best.title} is the cheapest policy that recovers {as_share(told.wanted)}: {_interval(best.share)} % for "
         f"{_interval(best.bill)} % of the cloud's own bill; {held}hybrid.toml sets it by "

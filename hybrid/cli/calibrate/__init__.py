@@ -39,7 +39,7 @@ are compared, and the one to take is named. With --critic another local model re
 score is fitted to what it says, too; it is kept beside the one without, and labels that were bought before serve both.
 
 Every policy is priced from the labels, and the cheapest that recovers the share --recover of what the drafts lose is
-named, with the lines that set it; where that is auto or route, its worth is kept with the calibration.
+named, with the lines that set it; the worth with which auto recovers it is kept with the calibration.
 
 What is in force for a pair is the newest of your own calibrations, else the package's. One by fewer questions than what
 is in force is shown, and takes its place with --use alone. --back puts in force again what was before it (given again:
@@ -84,7 +84,7 @@ def calibrate(
     recover: Annotated[
         float | None,
         typer.Option(
-            help="Share of what the drafts lose that a policy must recover (0.9).", metavar="SHARE", min=0, max=1
+            help="Share of what the drafts lose that a policy must recover (0.9).", metavar="SHARE", min=0.01, max=1
         ),
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write the diagnosis as a page.", metavar="FILE")] = None,
