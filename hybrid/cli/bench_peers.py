@@ -12,6 +12,7 @@ import typer
 
 from hybrid.cli.exits import exit_codes
 from hybrid.cli.progress import progress
+from hybrid.cli.whole_file import check_writable, write_whole
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ def peers(
     with exit_codes():
         if real and ladder is not None:
             raise UsageError("--real and --ladder are two grounds: give one of them")
+        if split == PeersHalf.calibration and (router or num):
+            raise UsageError("--router and --num are of the test half")
         routed = dict.fromkeys(router or (), router_num)
         report = _report(dials, split.value, _ground_of(ladder, num, real=real), routed, processes, folder)
         if as_json:
@@ -103,7 +106,7 @@ def _report(
 ) -> dict[str, Any]:
     from platformdirs import user_cache_path  # noqa: PLC0415  (help and usage errors need no llama.cpp)
 
-    from hybrid.bench.experiments.foreign_peers import run_peer  # noqa: PLC0415
+    from hybrid.bench.experiments.foreign_peers import check_peer, run_peer  # noqa: PLC0415
     from hybrid.bench.experiments.peers_report import GroundRecords  # noqa: PLC0415
     from hybrid.bench.experiments.peers_suite import CHECK_SHARE  # noqa: PLC0415
     from hybrid.bench.experiments.problem_suite import THRESHOLD  # noqa: PLC0415
@@ -112,6 +115,10 @@ def _report(
     from hybrid.tune.fit import fit  # noqa: PLC0415
 
     kept = _read(dials)
+    for name in routers:
+        check_peer(name)
+    if half == "calibration":
+        check_writable("--dials", dials)
     place = folder or home_folder(user_cache_path) / "bench-peers"
 
     def records(ground: Ground) -> list[dict[str, Any]]:
@@ -125,6 +132,9 @@ def _report(
         if half == "test" and calibration.name not in kept:
             msg = f"{dials} has no dials of {calibration.name}: run this with --split calibration first"
             raise UsageError(msg)
+        if len(calibration.questions) <= calibration.num_labels:
+            msg = f"{calibration.name} has no calibration question after its {calibration.num_labels} labels for dials"
+            raise UsageError(msg)
         fitted = partial(fit, local="bench", cloud="bench", judge=f"kl:{THRESHOLD:g}")
         found = records(calibration)
         known = GroundRecords(calibration.name, found, fitted, shipped, calibration.num_labels)
@@ -135,7 +145,7 @@ def _report(
             return known.tried(tried, kept[calibration.name], report_progress, asked)
         report = known.calibrated(report_progress)
         kept[calibration.name] = report["dials"]
-        dials.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        write_whole(dials, json.dumps(kept, indent=1) + "\n")
         return report
 
 
@@ -170,10 +180,12 @@ def _read(dials: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         msg = f"{dials} cannot be read as dials: {error}"
         raise UsageError(msg) from None
-    if not isinstance(kept, dict):
+    grounds = kept.values() if isinstance(kept, dict) else [None]
+    tariffs = [each for ground in grounds for each in (ground.values() if isinstance(ground, dict) else [None])]
+    if not all(isinstance(each, dict) and {"arms", "best simple"} <= each.keys() for each in tariffs):
         msg = f"{dials} holds no dials"
         raise UsageError(msg)
-    return kept
+    return dict(kept)
 
 
 __all__ = ["PEERS_EPILOG", "peers"]

@@ -65,6 +65,7 @@ def test_the_closings_of_a_line_say_where_its_answer_may_stand(tmp_path: Path) -
         line(answer=2),
         line(kind=None),
         line()[:-1] + ', "closings": [2]}',
+        line()[:-1] + ', "closings": "So"}',
         '{"split": ["test"]}',
         "[" * 9999,
     ],  # type: ignore[arg-type]

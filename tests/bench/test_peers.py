@@ -174,6 +174,10 @@ def test_dials_that_were_set_are_tried_and_others_are_refused(records, monkeypat
     for row in each_of(rows):
         own = {"no labels": best["no labels"]} | ({"labels": best["100 labels"]} if "labels" in row["arm"] else {})
         assert set(row["less"]) == {which for which, other in own.items() if other != row["arm"]}, row["arm"]
+    shorter = json.loads(json.dumps(fixed))
+    shorter["1/0.1/4"]["arms"]["random"]["dials"].pop()
+    with pytest.raises(UsageError, match="the dials of random are not those that were fixed"):
+        ground.tried(records[200:230], shorter, print)
     fixed["1/0.1/4"]["arms"]["random"]["dials"][0] += 1.0
     with pytest.raises(UsageError, match="the dials of random are not those that were fixed"):
         ground.tried(records[200:230], fixed, print)
@@ -190,13 +194,19 @@ def test_dials_come_first_and_a_file_that_is_none_is_refused(tmp_path):
         2,
         f"hybrid: {missing} has no dials of bundled: run this with --split calibration first\n",
     )
-    for text in each_of(["{", "[]", '"dials"']):
+    for text in each_of(["{", "[]", '"dials"', '{"bundled": 3}', '{"bundled": {"1/0.1/4": {}}}']):
         broken.write_text(text)
         code, said = told("--dials", str(broken))
         assert code == 2
         assert str(broken) in said
     assert told("--dials", str(missing), "--real", "--ladder", str(tmp_path))[0] == 2
+    assert told("--dials", str(missing), "--split", "calibration", "--num", "3")[0] == 2
+    assert "there is no peer nobody" in told("--dials", str(missing), "--router", "nobody")[1]
     assert told("--dials", str(missing), "--ladder", str(tmp_path))[0] == 2
+    few = json.dumps({"split": "calibration", "kind": "sum", "question": "1 + 1?", "answer": "2"})
+    (tmp_path / "problems.jsonl").write_text(few)
+    code, said = told("--dials", str(missing), "--ladder", str(tmp_path), "--split", "calibration")
+    assert (code, "no calibration question after its 1000 labels" in said) == (2, True)
     assert not missing.exists()
 
 

@@ -71,10 +71,11 @@ def _problem(path: Path, number: int, line: str) -> FiledProblem:
     try:
         told: Any = json.loads(line)
         split, kind, question, answer = (told[name] for name in ("split", "kind", "question", "answer"))
-        closings = tuple(told.get("closings", ()))
+        closings = told.get("closings", [])
     except (ValueError, TypeError, KeyError, RecursionError):
         split = None
-    if split not in get_args(FiledSplit) or not all(isinstance(e, str) for e in (kind, question, answer, *closings)):
+    known = split in get_args(FiledSplit) and isinstance(closings, list)
+    if not known or not all(isinstance(each, str) for each in (kind, question, answer, *closings)):
         msg = f"{path}, line {number}: no problem with the texts split (calibration or test), kind, question and answer"
         raise UsageError(msg)
-    return FiledProblem(split, kind, question, answer.strip(), closings=closings)
+    return FiledProblem(split, kind, question, answer.strip(), closings=tuple(closings))

@@ -122,15 +122,8 @@ def run_peer(
     Each is a line of a file in ``folder``; what stands there of the same models and release is not asked again. Raises
     UsageError for a name that no peer has and without its package, and whatever a peer raises.
     """
-    if name not in PEERS:
-        msg = f"there is no peer {name}: {', '.join(PEERS)}"
-        raise UsageError(msg)
+    package = check_peer(name)
     peer, questions = PEERS[name], ground.questions[:num]
-    try:
-        package = importlib.import_module(peer.module)
-    except ModuleNotFoundError as error:
-        msg = f"{name} needs the package {error.name}: pip install '.[peers]'"
-        raise UsageError(msg) from None
     files = [(path.name, path.stat().st_size) for path in (ground.local, ground.cloud)]
     digest = sha256(repr((version(peer.distribution), files)).encode()).hexdigest()[:12]
     make_folder(folder)
@@ -147,6 +140,18 @@ def run_peer(
         if left:
             asyncio.run(_answer_all(peer, package, ground, left, keep))
     return [found[each.text] for each in questions]
+
+
+def check_peer(name: str) -> Any:
+    """Return a peer's module. Raises UsageError for a name that no peer has, and without its package."""
+    if name not in PEERS:
+        msg = f"there is no peer {name}: {', '.join(PEERS)}"
+        raise UsageError(msg)
+    try:
+        return importlib.import_module(PEERS[name].module)
+    except ModuleNotFoundError as error:
+        msg = f"{name} needs the package {error.name}: pip install '.[peers]'"
+        raise UsageError(msg) from None
 
 
 def _read(file: LineFile) -> dict[str, ForeignRecord]:

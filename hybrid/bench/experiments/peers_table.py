@@ -133,7 +133,8 @@ class PeersTable:
 
     def _row(self, arm: PeerArm, fixed: Mapping[str, Any]) -> dict[str, Any]:
         own = fixed["arms"].get(arm.name)
-        if own is None or not np.allclose(own["dials"], arm.dials, rtol=1e-6, atol=1e-12):
+        same = own is not None and len(own["dials"]) == len(arm.dials)
+        if not same or not np.allclose(own["dials"], arm.dials, rtol=1e-6, atol=1e-12):
             msg = f"the dials of {arm.name} are not those that were fixed: set them anew on the calibration half"
             raise UsageError(msg)
         swept = {f"{wanted:g}": _estimate(self.bill_at(arm.name, wanted)) for wanted in WANTED}
