@@ -172,6 +172,8 @@ def test_dials_that_were_set_are_tried_and_others_are_refused(records, monkeypat
     best = fixed["1/0.1/4"]["best simple"]
     assert set(best) == {"no labels", "100 labels"}
     for row in each_of(rows):
+        [chosen] = [each for each in row["dials"] if each["dial"] == row["dial"]][:1]
+        assert (chosen["rpi"], chosen["bill"]) == (row["rpi"], row["bill"])
         own = {"no labels": best["no labels"]} | ({"labels": best["100 labels"]} if "labels" in row["arm"] else {})
         assert set(row["less"]) == {which for which, other in own.items() if other != row["arm"]}, row["arm"]
     shorter = json.loads(json.dumps(fixed))

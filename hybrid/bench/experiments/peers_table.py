@@ -139,7 +139,11 @@ class PeersTable:
             raise UsageError(msg)
         swept = {f"{wanted:g}": _estimate(self.bill_at(arm.name, wanted)) for wanted in WANTED}
         row = self.row(arm.name, own["chosen"], fixed["best simple"])
-        return row | {"simple": arm.simple, "dial": arm.dials[own["chosen"]], "bill_at": swept}
+        every = [
+            {"dial": dial, "rpi": _estimate(share), "bill": _estimate(bill)}
+            for dial, share, bill in zip(arm.dials, *(each[:-2] for each in self.ways(arm.name)), strict=True)
+        ]
+        return row | {"simple": arm.simple, "dial": arm.dials[own["chosen"]], "dials": every, "bill_at": swept}
 
     def row(self, name: str, dial: int, best: Mapping[str, str]) -> dict[str, Any]:
         """Return what an arm comes to at the dial of a number, and that less the best simple baselines' at its bill.
