@@ -57,6 +57,18 @@ def test_the_cloud_recovers_all_for_its_own_bill_and_the_local_model_nothing_for
     assert {row.name for row in pair.forecasts.rows if not row.dial.lines} == BASELINES
 
 
+def test_a_calibration_keeps_the_worth_of_auto_whichever_policy_is_the_cheapest(pair, monkeypatch):
+    """The worth of another policy is another dial: it is told with the lines that set it."""
+    auto, route = (pair.forecasts.chosen[name] for name in ("auto", "route"))
+    assert auto.dial.worth != route.dial.worth
+    assert route.dial.lines == ('policy = "route"', f"worth = {route.dial.worth:.3g}")
+    monkeypatch.setattr("hybrid.tune.calibrating.fit", partial(fit, trees=False))
+    for name in ("auto", "route", "once"):
+        cheapest = property(lambda told, name=name: told.chosen[name])
+        monkeypatch.setattr("hybrid.tune.forecasts.PolicyForecasts.cheapest", cheapest)
+        assert calibrated().calibration.worth == auto.dial.worth, name
+
+
 def test_a_value_lies_in_its_interval_and_the_cheapest_of_a_policy_reaches_what_is_wanted(pair):
     told = pair.forecasts
     for row in each_of(told.rows):
