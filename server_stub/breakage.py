@@ -34,12 +34,14 @@ class _Cut(Exception):
 class _Broken(Response):
     """Headers, some bytes, and then the connection closes, or nothing comes any more."""
 
-    def __init__(self, sent: bytes = b"", length: int = 1000, *, stalls: bool) -> None:
-        """Take what is sent and how much is promised."""
+    def __init__(self, sent: bytes = b"", length: int = 1000, *, stalls: bool, unread: bool = False) -> None:
+        """Take what is sent and how much is promised. ``unread``: nobody has read the request yet."""
         super().__init__(media_type="application/json", headers={"content-length": str(length)})
-        self._sent, self._stalls = sent, stalls
+        self._sent, self._stalls, self._unread = sent, stalls, unread
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        while self._unread:  # a connection that closes on unread bytes is reset, and its headers may be lost
+            self._unread = (await receive()).get("more_body", False)
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         if self._sent:
             await send({"type": "http.response.body", "body": self._sent, "more_body": True})
@@ -73,7 +75,7 @@ def instead(strike: Strike, url: URL, refuse: Callable[[WireError], Response]) -
             response.headers["retry-after"] = f"{strike.amount:g}"
         return response
     if strike.strikes("stalled", "after-headers"):
-        return _Broken(stalls=strike.name == "stalled")
+        return _Broken(stalls=strike.name == "stalled", unread=True)
     if strike.strikes("page"):
         return HTMLResponse(PAGE)
     if strike.strikes("redirect-loop"):
