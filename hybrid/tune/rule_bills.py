@@ -2,9 +2,12 @@
 
 How. A rule is followed along the draft: each of its checks and writes is priced where it would have been sent. Once the
 cloud has the pen, its own answer stands for the text, if the draft is that answer up to there: greedy, it is what the
-cloud would write. Else the rest of the draft stands for it. So three things are estimates: what follows a correction in
-a draft that had gone its own way before; what the local model writes after a handback, for which the standing text is
-taken; and along the cloud's answer the excess loss of a local favourite that is another token, for which KL is taken.
+cloud would write. Else the rest of the draft stands for it. Where ``doubt`` gives the pen back, the local model leaves
+that answer at its first favourite that is another token; the rest of the draft stands for what follows: where nothing
+else was written before, it is what the local model would write. So three things are estimates: what
+follows in a text that has gone another way before; of a rule that checks, what the local model writes after a handback,
+for which the cloud's answer is taken; and along that answer the excess loss of a local favourite that is another token,
+for which KL is taken.
 
 The laws (``tests/tune/test_rule_bills.py``): the cloud alone is the price of its own requests; a check of everything
 that turns nothing down is ``once`` without its rest; with nothing to correct every rule that checks shows the draft;
@@ -109,7 +112,13 @@ def _follow(
         end = len(text) if span is None else min(at + span, len(text))
         places = np.flatnonzero(stop[at:end])
         stands = at + int(places[0]) if places.size else end
+        leaves = np.flatnonzero(~is_favourite(text.signals)[at:stands]) if span is None else places[:0]
+        if leaves.size:
+            stands = at + int(leaves[0]) + 1
         kept.append((text if text is question.judged else replace(text, kl=text.excess), slice(at, stands)))
+        if leaves.size:
+            text, at, stop = question.judged, stands, stops(question.judged)
+            continue
         if span is not None:
             price, requests = price + float(prices.check(prompt + at, end - at, known)), requests + 1
             known = prompt + stands

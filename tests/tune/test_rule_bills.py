@@ -113,12 +113,42 @@ def test_the_clouds_answer_stands_for_what_follows_only_where_the_draft_is_that_
         found, stands = doubt(8.0)(known, PRICES[0]), known.written if same else known.draft
         at, paid = handoff(stands, place, 0, PRICES[0])
         assert (found.requests, found.price) == (len(paid), sum(paid))
-        assert [part for _, part in found.kept] == [slice(0, place), slice(at, len(stands))][: 1 + (at < len(stands))]
-        # What the local model goes on with is not the cloud's where its favourite is another token.
-        own = is_favourite(stands.signals)[at : len(stands)]
-        ends = stands.kl[at:] if same else stands.excess[at:]
-        left = question.draft.excess[:place].sum() + (np.where(own, 0.0, ends) if same else ends).sum()
+        # The local model leaves the cloud's answer with its first favourite that is another token, for its own draft.
+        leaves = [at + int(other) + 1 for other in np.flatnonzero(~is_favourite(stands.signals)[at : len(stands)])[:1]]
+        ends = [*leaves, len(draft) if leaves else len(stands)]
+        parts = [slice(0, place), *map(slice, [at, *leaves], ends)][: 1 + len(leaves) + (at < len(stands))]
+        assert [part for _, part in found.kept] == parts
+        own = known.draft.excess[leaves[0] :].sum() if leaves else 0.0
+        at_last = stands.kl[leaves[0] - 1] if leaves else 0.0 if same else stands.excess[at:].sum()
+        left = known.draft.excess[:place].sum() + at_last + own
         assert math.isclose(found.excess(len(draft)), left / len(draft))
+
+
+def test_what_the_local_model_writes_after_a_handback_is_its_draft_while_nothing_else_was_written_before():
+    """The models part at token 6 where neither is unsure: the pen, back at 4, is not asked for again.
+
+    Along the cloud's answer the local model is unsure at 7, which it never reaches; its own draft ends at 8.
+    """
+    draft, written = QUESTIONS[0].draft, QUESTIONS[0].written
+    num, long = 8, 9
+    tokens = np.arange(long)
+
+    def text(of, length, tokens, unsure, logprob):
+        entropy = np.isin(np.arange(length), unsure) * 9.0
+        rows = {"top": np.full(length, 0.9), "logprob": logprob, "tokens": tokens, "entropy": entropy}
+        cut = replace(of.signals.part(slice(length)), **rows)
+        far = np.where(tokens == 50, 3.0, 0.0)
+        return replace(of, signals=cut, kl=far, excess=far)
+
+    sure = np.log(np.full(long, 0.9))
+    other = np.where(np.arange(long) == 6, -3.0, sure)
+    own = text(draft, num, np.where(tokens[:num] == 6, 50, tokens[:num]), [0], sure[:num])
+    answer = replace(text(written, long, tokens, [0, 7], other), kl=np.where(tokens == 6, 3.0, 0.0))
+    found = doubt(8.0)(BoughtQuestion(own, answer), PRICES[0])
+    assert (found.requests, found.price) == (1, PRICES[0].write(3, 4, 0))
+    assert [part for _, part in found.kept] == [slice(0, 0), slice(4, 7), slice(7, 8)]
+    assert found.shows("kl:0.7")
+    assert math.isclose(found.excess(num), 3.0 / num)
 
 
 def test_the_rates_of_a_break_even_are_those_of_the_price():
