@@ -7,7 +7,8 @@ that answer at its first favourite that is another token; the rest of the draft 
 else was written before, it is what the local model would write. So three things are estimates: what
 follows in a text that has gone another way before; of a rule that checks, what the local model writes after a handback,
 for which the cloud's answer is taken; and along that answer the excess loss of a local favourite that is another token,
-for which KL is taken.
+for which KL is taken, or ln(best / second) of the cloud's row, as far as its margin tells, where that is more: it is at
+least that, and KL is small where the local model is unsure.
 
 The laws (``tests/tune/test_rule_bills.py``): the cloud alone is the price of its own requests; a check of everything
 that turns nothing down is ``once`` without its rest; with nothing to correct every rule that checks shows the draft;
@@ -23,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hybrid.prob import margin_certificate
 from hybrid.spend import AskPrices, CheckRates
 from hybrid.tune.acceptance import is_favourite
 from hybrid.tune.bought import BoughtQuestion, BoughtText
@@ -31,6 +33,9 @@ from hybrid.tune.bought import BoughtQuestion, BoughtText
 HANDOFF, AGREEING = 4, 2
 # The KL within which the preset doubt gives the pen back.
 BACK = "kl:0.02"
+# The margin between the two best probabilities, by what it certifies; 1 would be infinitely much.
+_MARGINS = np.linspace(0.0, 1.0, 1001)[:-1]
+_CERTIFIED = np.array([margin_certificate(float(each)) for each in _MARGINS])
 
 
 class Followed(NamedTuple):
@@ -115,7 +120,8 @@ def _follow(
         leaves = np.flatnonzero(~is_favourite(text.signals)[at:stands]) if span is None else places[:0]
         if leaves.size:
             stands = at + int(leaves[0]) + 1
-        kept.append((text if text is question.judged else replace(text, kl=text.excess), slice(at, stands)))
+        own = text if text is question.judged else replace(text, kl=np.minimum(text.kl, text.excess))
+        kept.append((own, slice(at, stands)))
         if leaves.size:
             text, at, stop = question.judged, stands, stops(question.judged)
             continue
@@ -143,7 +149,9 @@ def _standing(question: BoughtQuestion, at: int) -> BoughtText:
     draft, written = question.judged, question.written
     if not len(written) or not np.array_equal(draft.signals.tokens[:at], written.signals.tokens[:at]):
         return draft
-    return replace(written, excess=np.where(is_favourite(written.signals)[: len(written)], 0.0, written.kl))
+    least = 2.0 * np.arctanh(np.interp(written.certificates["margin"], _CERTIFIED, _MARGINS))
+    own = is_favourite(written.signals)[: len(written)]
+    return replace(written, excess=np.where(own, 0.0, np.maximum(written.kl, least)))
 
 
 def check_rates(prices: AskPrices) -> CheckRates:
