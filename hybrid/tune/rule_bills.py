@@ -83,19 +83,19 @@ def once(judge: str) -> Rule:
     return follow
 
 
-def spans(judge: str, span: int, *, hands_over: bool = False) -> Rule:
+def spans(judge: str, span: int, *, handoff: int = 0) -> Rule:
     """Check every ``span`` tokens; a rejected one is replaced by the check's own token.
 
-    ``hands_over``: then the cloud writes, in blocks that double, until its last two tokens agree.
+    ``handoff``: then the cloud writes so many, on in blocks that double, until its last two tokens agree.
     """
-    back = judge if hands_over else None
+    back = (judge, handoff) if handoff else None
     return lambda question, prices: _follow(question, prices, lambda text: text.turned_down(judge), span, back)
 
 
 def doubt(entropy: float) -> Rule:
     """Let the cloud write where the local entropy is above a limit, in blocks that double, until KL stays small."""
     return lambda question, prices: _follow(
-        question, prices, lambda text: text.signals.entropy[: len(text)] > entropy, None, BACK
+        question, prices, lambda text: text.signals.entropy[: len(text)] > entropy, None, (BACK, HANDOFF)
     )
 
 
@@ -104,11 +104,11 @@ def _follow(
     prices: AskPrices,
     stops: Callable[[BoughtText], NDArray[np.bool_]],
     span: int | None,
-    back: str | None,
+    back: tuple[str, int] | None,
 ) -> Followed:
     """Go along the draft to each token that ``stops``. ``span``: it is found by checks of so many; None: here.
 
-    ``back``: the judge that lets the cloud give the pen back; None: it never takes it.
+    ``back``: the judge that lets the cloud give the pen back, and its first block; None: it never takes the pen.
     """
     text, kept = question.judged, []
     prompt, price, stop = text.signals.prompt_tokens, 0.0, stops(text)
@@ -135,11 +135,11 @@ def _follow(
             text = _standing(question, stands)
             stop = stops(text)
         at = stands if span is None else stands + 1
-        limit = 0 if back is None else HANDOFF
+        limit = 0 if back is None else back[1]
         while limit and at < len(text):
             end = min(at + limit, len(text))
             price, requests = price + float(prices.write(prompt + at, end - at, known)), requests + 1
-            agree = back is not None and not text.turned_down(back)[max(at, end - AGREEING) : end].any()
+            agree = back is not None and not text.turned_down(back[0])[max(at, end - AGREEING) : end].any()
             at, known, limit = end, prompt + end, 0 if agree else 2 * limit
     return Followed(price, requests, tuple(kept))
 

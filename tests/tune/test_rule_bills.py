@@ -68,7 +68,7 @@ def test_everything_turned_down_is_a_check_a_token_or_blocks_that_double():
     blocks, at, limit = 1, 1, HANDOFF
     while at < num:
         blocks, at, limit = blocks + 1, at + limit, 2 * limit
-    over = spans(ALWAYS, 4, hands_over=True)(question, prices)
+    over = spans(ALWAYS, 4, handoff=HANDOFF)(question, prices)
     assert (over.requests, over.excess(num)) == (blocks, 0.0)
 
 
