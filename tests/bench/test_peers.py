@@ -227,7 +227,7 @@ def test_of_the_labels_themselves_is_told_what_was_paid_and_of_others_less_surel
         assert {"doubt", "kl", "excess", "auto, 100 labels", "route, 100 labels", "random"} <= {
             each["arm"] for each in found["forecasts"]
         }
-        for one, other in zip(found["forecasts"], wide["tariffs"][tariff]["forecasts"], strict=True):
+        for one, other in each_of(zip(found["forecasts"], wide["tariffs"][tariff]["forecasts"], strict=True)):
             row = rows[one["arm"]]
             assert 0.0 <= one["share"]["low"] <= one["share"]["value"], row["arm"]
             for which in ("bill", "rpi"):
