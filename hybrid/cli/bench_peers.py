@@ -18,6 +18,7 @@ from hybrid.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hybrid.bench.experiments.learning_trial import TeachingSection
     from hybrid.bench.experiments.peers_suite import Ground, Half
     from hybrid.defer import Calibration
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 PEERS_EPILOG = """
 Problems with right answers are answered once by both models and by the presets, in this process; what `auto`, `route`
 and whole-question baselines (log-probability, entropy, self-consistency, length, words, a logistic regression, a coin)
-would have done follows from the records. RPI is the share of the right answers between the two models that is
-recovered, a bill a multiple of the large model's alone.
+would have done follows from the records, and what calibrate tells of it from 300 labels. RPI is the share of the right
+answers between the two models that is recovered, a bill a multiple of the large model's alone.
 
 The calibration half first: scores are fitted to its first 1,000 questions, dials set on those after them, and written
 to --dials. The test half is then tried at these dials alone. Without --ladder the ground is the bundled pair; arms
@@ -111,6 +112,7 @@ def _report(
     from hybrid.bench.experiments.peers_suite import CHECK_SHARE  # noqa: PLC0415
     from hybrid.bench.experiments.problem_suite import THRESHOLD  # noqa: PLC0415
     from hybrid.bench.experiments.section_run import ModelPair, SectionRun, run_sections  # noqa: PLC0415
+    from hybrid.cli.peers_forecasts import NUM_BOUGHT, LabelsSection, add_forecasts  # noqa: PLC0415
     from hybrid.folders import home_folder  # noqa: PLC0415
     from hybrid.tune.fit import fit  # noqa: PLC0415
 
@@ -121,11 +123,11 @@ def _report(
         check_writable("--dials", dials)
     place = folder or home_folder(user_cache_path) / "bench-peers"
 
-    def records(ground: Ground) -> list[dict[str, Any]]:
-        pairs = {ground.name: ModelPair(ground.local, ground.cloud)}
-        run = SectionRun((ground.section,), pairs, place, num_processes=processes, check_share=CHECK_SHARE)
+    def records(section: TeachingSection) -> list[dict[str, Any]]:
+        pairs = {section.pair: ModelPair(calibration.local, calibration.cloud)}
+        run = SectionRun((section,), pairs, place, num_processes=processes, check_share=CHECK_SHARE)
         found = run_sections(run, report_progress)
-        return [found[0, number] for number in range(len(ground.questions))]
+        return [found[0, number] for number in range(len(section.questions))]
 
     with progress("the problems are drawn") as report_progress:
         calibration, shipped = ground_of("calibration", report_progress)
@@ -136,13 +138,16 @@ def _report(
             msg = f"{calibration.name} has no calibration question after its {calibration.num_labels} labels for dials"
             raise UsageError(msg)
         fitted = partial(fit, local="bench", cloud="bench", judge=f"kl:{THRESHOLD:g}")
-        found = records(calibration)
+        found = records(calibration.section)
         known = GroundRecords(calibration.name, found, fitted, shipped, calibration.num_labels)
         if half == "test":
             ground = ground_of("test", report_progress)[0]
-            tried = records(ground)
+            tried = records(ground.section)
             asked = [run_peer(name, ground, place, most, report_progress) for name, most in routers.items()]
-            return known.tried(tried, kept[calibration.name], report_progress, asked)
+            report = known.tried(tried, kept[calibration.name], report_progress, asked)
+            labels = LabelsSection(ground.name, ground.name, calibration.questions[:NUM_BOUGHT], THRESHOLD)
+            add_forecasts(report, known, records(labels))
+            return report
         report = known.calibrated(report_progress)
         kept[calibration.name] = report["dials"]
         write_whole(dials, json.dumps(kept, indent=1) + "\n")

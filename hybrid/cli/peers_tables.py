@@ -34,6 +34,7 @@ def print_peers_report(report: dict[str, Any]) -> None:
         console.print("RPI less that of the best simple baseline at the same bill: " +
                       "; ".join(f"{w}: {n}" for w, n in found["best simple"].items()))  # fmt: skip
         console.print(_difference_table(found["rows"]))
+        console.print("Told by the first calibration questions' labels:", _forecast_table(found), sep="\n")
         if found["routers"]:
             console.print(f"Other people's routers, on the first {found['routers'][0]['questions']} questions:")
             console.print(_router_table(found["routers"]), _difference_table(found["routers"]), sep="\n")
@@ -75,5 +76,14 @@ def _difference_table(rows: list[dict[str, Any]]) -> Table:
     return shown
 
 
-def _value(told: dict[str, Any]) -> str:
-    return "-" if told["value"] is None else f"{told['value']:.2f}"
+def _forecast_table(found: dict[str, Any]) -> Table:
+    shown = aligned_table("arm", "bill told", "bill", "told of drafts turned down", "RPI told", "RPI")
+    rows = {row["arm"]: row for row in found["rows"]}
+    for told in found["forecasts"]:
+        (bill, share, rpi), row = (estimate(told[which], 3) for which in ("bill", "share", "rpi")), rows[told["arm"]]
+        shown.add_row(row["arm"], bill, _value(row["bill"], 3), share, rpi, _value(row["rpi"], 3))
+    return shown
+
+
+def _value(told: dict[str, Any], digits: int = 2) -> str:
+    return "-" if told["value"] is None else f"{told['value']:.{digits}f}"

@@ -29,7 +29,7 @@ from hybrid.tasks.resamples import Resamples, estimate, ratio
 from hybrid.tasks.statistics import Estimate
 from hybrid.tune.bought import BoughtQuestion
 from hybrid.tune.curve import plan_all
-from hybrid.tune.rule_bills import Followed, Rule, cloud_alone, doubt, local_alone, once, spans
+from hybrid.tune.rule_bills import HANDOFF, Followed, Rule, cloud_alone, doubt, local_alone, once, spans
 
 # Local entropies in nats, from "hardly ever sure" to "hardly ever unsure"; that of the preset is among them.
 ENTROPIES = (0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5)
@@ -181,7 +181,7 @@ def forecast_policies(
 def lost_by(questions: Sequence[BoughtQuestion], calibration: Calibration) -> Floats:
     """Return what each draft loses: 1 where it is turned down, or its mean excess in nats a token; shape (N,)."""
     kept = [local_alone(each, AskPrices()) for each in questions]
-    return _left(questions, calibration, kept)
+    return left_by(questions, calibration, kept)
 
 
 def labels_bill(questions: Sequence[BoughtQuestion], prices: AskPrices) -> float:
@@ -197,7 +197,8 @@ def labels_bill(questions: Sequence[BoughtQuestion], prices: AskPrices) -> float
     return paid
 
 
-def _left(questions: Sequence[BoughtQuestion], calibration: Calibration, found: Sequence[Followed]) -> Floats:
+def left_by(questions: Sequence[BoughtQuestion], calibration: Calibration, found: Sequence[Followed]) -> Floats:
+    """Return what is lost of each question where a rule was followed along it, as ``lost_by`` does; shape (N,)."""
     nats, judge = calibration.loss == "nats", calibration.judge
     pairs = zip(questions, found, strict=True)
     return np.array([each.excess(len(q.judged)) if nats else float(each.shows(judge)) for q, each in pairs])
@@ -214,7 +215,7 @@ def _tried(
     """Yield every policy at its dials."""
     for name, rules in _rules(*judges).items():
         found = [[rule(each, prices) for each in questions] for rule in rules.values()]
-        left = np.array([_left(questions, calibration, each) for each in found])
+        left = np.array([left_by(questions, calibration, each) for each in found])
         yield TriedPolicy(name, [*rules], left, np.array([[one.price for one in each] for each in found]))
     worths = sorted({*WORTHS, calibration.worth})
     for name in ("auto", "route"):
@@ -247,7 +248,7 @@ def _rules(kl: str, excess: str) -> dict[str, dict[PolicyDial, Rule]]:
         "local": {dial("", "local"): local_alone},
         "doubt": {dial(f"entropy {each:g}", "doubt", f"entropy = {each:g}"): doubt(each) for each in ENTROPIES},
         "once": {dial(kl, f"once:{kl.partition(':')[2]}"): once(kl)},
-        "kl": {dial(kl, kl): spans(kl, KL_SPAN, hands_over=True)},
+        "kl": {dial(kl, kl): spans(kl, KL_SPAN, handoff=HANDOFF)},
         "excess": {dial(excess, excess): spans(excess, EXCESS_SPAN)},
     }
 

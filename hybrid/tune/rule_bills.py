@@ -2,9 +2,13 @@
 
 How. A rule is followed along the draft: each of its checks and writes is priced where it would have been sent. Once the
 cloud has the pen, its own answer stands for the text, if the draft is that answer up to there: greedy, it is what the
-cloud would write. Else the rest of the draft stands for it. So three things are estimates: what follows a correction in
-a draft that had gone its own way before; what the local model writes after a handback, for which the standing text is
-taken; and along the cloud's answer the excess loss of a local favourite that is another token, for which KL is taken.
+cloud would write. Else the rest of the draft stands for it. Where ``doubt`` gives the pen back, the local model leaves
+that answer at its first favourite that is another token; the rest of the draft stands for what follows: where nothing
+else was written before, it is what the local model would write. So three things are estimates: what
+follows in a text that has gone another way before; of a rule that checks, what the local model writes after a handback,
+for which the cloud's answer is taken; and along that answer the excess loss of a local favourite that is another token,
+for which KL is taken, or ln(best / second) of the cloud's row, as far as its margin tells, where that is more: it is at
+least that, and KL is small where the local model is unsure.
 
 The laws (``tests/tune/test_rule_bills.py``): the cloud alone is the price of its own requests; a check of everything
 that turns nothing down is ``once`` without its rest; with nothing to correct every rule that checks shows the draft;
@@ -20,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hybrid.prob import margin_certificate
 from hybrid.spend import AskPrices, CheckRates
 from hybrid.tune.acceptance import is_favourite
 from hybrid.tune.bought import BoughtQuestion, BoughtText
@@ -28,6 +33,9 @@ from hybrid.tune.bought import BoughtQuestion, BoughtText
 HANDOFF, AGREEING = 4, 2
 # The KL within which the preset doubt gives the pen back.
 BACK = "kl:0.02"
+# The margin between the two best probabilities, by what it certifies; 1 would be infinitely much.
+_MARGINS = np.linspace(0.0, 1.0, 1001)[:-1]
+_CERTIFIED = np.array([margin_certificate(float(each)) for each in _MARGINS])
 
 
 class Followed(NamedTuple):
@@ -75,19 +83,19 @@ def once(judge: str) -> Rule:
     return follow
 
 
-def spans(judge: str, span: int, *, hands_over: bool = False) -> Rule:
+def spans(judge: str, span: int, *, handoff: int = 0) -> Rule:
     """Check every ``span`` tokens; a rejected one is replaced by the check's own token.
 
-    ``hands_over``: then the cloud writes, in blocks that double, until its last two tokens agree.
+    ``handoff``: then the cloud writes so many, on in blocks that double, until its last two tokens agree.
     """
-    back = judge if hands_over else None
+    back = (judge, handoff) if handoff else None
     return lambda question, prices: _follow(question, prices, lambda text: text.turned_down(judge), span, back)
 
 
 def doubt(entropy: float) -> Rule:
     """Let the cloud write where the local entropy is above a limit, in blocks that double, until KL stays small."""
     return lambda question, prices: _follow(
-        question, prices, lambda text: text.signals.entropy[: len(text)] > entropy, None, BACK
+        question, prices, lambda text: text.signals.entropy[: len(text)] > entropy, None, (BACK, HANDOFF)
     )
 
 
@@ -96,11 +104,11 @@ def _follow(
     prices: AskPrices,
     stops: Callable[[BoughtText], NDArray[np.bool_]],
     span: int | None,
-    back: str | None,
+    back: tuple[str, int] | None,
 ) -> Followed:
     """Go along the draft to each token that ``stops``. ``span``: it is found by checks of so many; None: here.
 
-    ``back``: the judge that lets the cloud give the pen back; None: it never takes it.
+    ``back``: the judge that lets the cloud give the pen back, and its first block; None: it never takes the pen.
     """
     text, kept = question.judged, []
     prompt, price, stop = text.signals.prompt_tokens, 0.0, stops(text)
@@ -109,7 +117,14 @@ def _follow(
         end = len(text) if span is None else min(at + span, len(text))
         places = np.flatnonzero(stop[at:end])
         stands = at + int(places[0]) if places.size else end
-        kept.append((text if text is question.judged else replace(text, kl=text.excess), slice(at, stands)))
+        leaves = np.flatnonzero(~is_favourite(text.signals)[at:stands]) if span is None else places[:0]
+        if leaves.size:
+            stands = at + int(leaves[0]) + 1
+        own = text if text is question.judged else replace(text, kl=np.minimum(text.kl, text.excess))
+        kept.append((own, slice(at, stands)))
+        if leaves.size:
+            text, at, stop = question.judged, stands, stops(question.judged)
+            continue
         if span is not None:
             price, requests = price + float(prices.check(prompt + at, end - at, known)), requests + 1
             known = prompt + stands
@@ -120,11 +135,11 @@ def _follow(
             text = _standing(question, stands)
             stop = stops(text)
         at = stands if span is None else stands + 1
-        limit = 0 if back is None else HANDOFF
+        limit = 0 if back is None else back[1]
         while limit and at < len(text):
             end = min(at + limit, len(text))
             price, requests = price + float(prices.write(prompt + at, end - at, known)), requests + 1
-            agree = back is not None and not text.turned_down(back)[max(at, end - AGREEING) : end].any()
+            agree = back is not None and not text.turned_down(back[0])[max(at, end - AGREEING) : end].any()
             at, known, limit = end, prompt + end, 0 if agree else 2 * limit
     return Followed(price, requests, tuple(kept))
 
@@ -134,7 +149,9 @@ def _standing(question: BoughtQuestion, at: int) -> BoughtText:
     draft, written = question.judged, question.written
     if not len(written) or not np.array_equal(draft.signals.tokens[:at], written.signals.tokens[:at]):
         return draft
-    return replace(written, excess=np.where(is_favourite(written.signals)[: len(written)], 0.0, written.kl))
+    least = 2.0 * np.arctanh(np.interp(written.certificates["margin"], _CERTIFIED, _MARGINS))
+    own = is_favourite(written.signals)[: len(written)]
+    return replace(written, excess=np.where(own, 0.0, np.maximum(written.kl, least)))
 
 
 def check_rates(prices: AskPrices) -> CheckRates:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.bench.experiments.foreign_peers import ForeignRecord
+from hybrid.bench.experiments.label_trial import label_of_json
 from hybrid.bench.experiments.peers_arms import (
     SHARES,
     TARIFFS,
@@ -30,10 +31,12 @@ from hybrid.bench.experiments.peers_suite import RUN_ARMS, bundled_ground
 from hybrid.bench.experiments.peers_table import PeersTable, best_share
 from hybrid.bench.experiments.world import open_world
 from hybrid.cli import app
+from hybrid.cli.peers_forecasts import LabelsSection, add_forecasts
 from hybrid.cli.peers_tables import print_peers_report
 from hybrid.defer import Calibration, LabelledQuestion
 from hybrid.errors import UsageError
 from hybrid.tasks.resamples import Resamples
+from hybrid.tune.bought import CERTIFICATES, BoughtText
 from hybrid.tune.fit import fit
 
 JUDGE = "kl:0.7"
@@ -185,6 +188,57 @@ def test_dials_that_were_set_are_tried_and_others_are_refused(records, monkeypat
         ground.tried(records[200:230], fixed, print)
 
 
+def texts_of(of: dict[str, object]) -> dict[str, object]:
+    """The labels of a record as they are bought: KL is where its draft is turned down, the cloud is sure."""
+    draft = label_of_json(of["draft"])
+    ones = np.ones(of["cloud_tokens"])
+    rows = {"entropy": 0 * ones, "top": ones, "second": 0 * ones, "logprob": 0 * ones}
+    written = replace(draft.signals, tokens=np.arange(100, 100 + len(ones)), **rows)
+
+    def bought(signals, kl):
+        nothing = np.zeros(len(kl))
+        return BoughtText(signals, kl, kl, nothing, nothing, kl, dict.fromkeys(CERTIFICATES, nothing)).to_json()
+
+    return {"local": bought(draft.signals, draft.excess), "cloud": bought(written, 0 * ones)}
+
+
+def test_of_the_labels_themselves_is_told_what_was_paid_and_of_others_less_surely(records, monkeypatch):
+    monkeypatch.setattr("hybrid.bench.experiments.peers_table.Resamples", partial(Resamples, num=40))
+    own = json.loads(json.dumps(records[:100]))
+    for each in own:
+        draft = each["draft"]
+        num, place, prompt = len(draft["tokens"]), draft["first_rejection"], draft["prompt_tokens"]
+        requests = [["check", prompt + num, num, 0, 1]]
+        if place is not None:
+            rest = max(1, each["cloud_tokens"] - place - 1)
+            requests.append(["write", prompt + place + 1, 0, prompt + place, rest])
+        for nats in ("0.3", "0.7", "2"):
+            each["arms"][f"once:{nats}"]["requests"] = requests
+    ground = GroundRecords("here", [*own, *records[100:150]], fitted, num_labels=100)
+    dials = json.loads(json.dumps(ground.calibrated(print)["dials"]))
+    for tariff in dials.values():
+        tariff["arms"]["once"]["chosen"] = 1
+    report, texts = ground.tried(own, dials, print), [texts_of(each) for each in own]
+    add_forecasts(report, ground, texts)
+    wide = json.loads(json.dumps(report))
+    add_forecasts(report | {"facts": {"questions": 10**9}}, ground, texts)
+    for tariff, found in each_of(report["tariffs"].items()):
+        rows = {row["arm"]: row for row in found["rows"]}
+        assert {"doubt", "kl", "excess", "auto, 100 labels", "route, 100 labels", "random"} <= {
+            each["arm"] for each in found["forecasts"]
+        }
+        for one, other in each_of(zip(found["forecasts"], wide["tariffs"][tariff]["forecasts"], strict=True)):
+            row = rows[one["arm"]]
+            assert 0.0 <= one["share"]["low"] <= one["share"]["value"], row["arm"]
+            for which in ("bill", "rpi"):
+                assert one[which]["value"] == other[which]["value"]
+                for end in ("low", "high"):
+                    half, wider = (each[which][end] - each[which]["value"] for each in (one, other))
+                    assert wider == pytest.approx(half * 2**0.5, abs=2e-4), (row["arm"], which)
+                if row["arm"] == "once" or (row["simple"] and row["arm"] != "random"):
+                    assert one[which]["value"] == row[which]["value"], (row["arm"], which)
+
+
 def told(*args: str) -> tuple[int, str]:
     done = CliRunner().invoke(app, ["bench", "peers", *args])
     return done.exit_code, done.output
@@ -222,6 +276,7 @@ def test_both_reports_are_shown_whole(records, monkeypatch, capsys):
         for each in records[200:210]
     ]
     tried = ground.tried(records[200:220], report["dials"], print, [asked])
+    add_forecasts(tried, ground, [texts_of(each) for each in records[:100]])
     for found in each_of(tried["tariffs"].values()):
         [row] = found["routers"]
         assert row["right"] == sum(each["cloud_right"] for each in records[200:210])
@@ -235,6 +290,7 @@ def test_both_reports_are_shown_whole(records, monkeypatch, capsys):
             "here: 20 questions",
             "auto, nothing known",
             "for 0.02",
+            "told of drafts turned down",
             "the first 10 questions",
         ]
     ):
@@ -242,7 +298,10 @@ def test_both_reports_are_shown_whole(records, monkeypatch, capsys):
 
 
 def test_problems_of_the_bundled_pair_are_recorded_with_every_arm():
-    """Two problems over the real pair: the presets are recorded, answers are drawn, and a check is the preset's."""
+    """Two problems over the real pair: the presets are recorded, answers are drawn, and a check is the preset's.
+
+    The labels that are bought of them are of the same texts.
+    """
 
     async def recorded():
         ground = bundled_ground(BUNDLED_LOCAL, BUNDLED_CLOUD, "test", 1)
@@ -252,9 +311,16 @@ def test_problems_of_the_bundled_pair_are_recorded_with_every_arm():
             pass
 
         async with open_world(BUNDLED_LOCAL, BUNDLED_CLOUD) as world:
-            return [json.loads(json.dumps(await section.answer(world, number, 0, check))) for number in (0, 1)]
+            labels = LabelsSection("labels", section.pair, section.questions, section.threshold)
+            return [[json.loads(json.dumps(await of.answer(world, number, 0, check))) for number in (0, 1)]
+                    for of in (section, labels)]  # fmt: skip
 
-    found = asyncio.run(recorded())
+    found, bought = asyncio.run(recorded())
+    for each, texts in each_of(zip(found, bought, strict=True)):
+        draft, written = (BoughtText.from_json(texts[writer]) for writer in ("local", "cloud"))
+        assert draft.signals.tokens.tolist() == each["draft"]["tokens"]
+        assert draft.first_rejection(JUDGE) == each["draft"]["first_rejection"]
+        assert len(written.signals) == each["cloud_tokens"]
     questions = PricedQuestions(found, PRICES)
     for each, taught in each_of(zip(found, questions.taught, strict=True)):
         assert set(each["arms"]) == {arm.name for arm in RUN_ARMS}

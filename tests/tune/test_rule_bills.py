@@ -10,6 +10,7 @@ import pytest
 from bought_texts import questions
 from cases import each, each_of
 
+from hybrid.prob import margin_certificate
 from hybrid.spend import AskPrices, CheckRates, Price
 from hybrid.tune.acceptance import is_favourite
 from hybrid.tune.bought import BoughtQuestion
@@ -67,7 +68,7 @@ def test_everything_turned_down_is_a_check_a_token_or_blocks_that_double():
     blocks, at, limit = 1, 1, HANDOFF
     while at < num:
         blocks, at, limit = blocks + 1, at + limit, 2 * limit
-    over = spans(ALWAYS, 4, hands_over=True)(question, prices)
+    over = spans(ALWAYS, 4, handoff=HANDOFF)(question, prices)
     assert (over.requests, over.excess(num)) == (blocks, 0.0)
 
 
@@ -113,12 +114,59 @@ def test_the_clouds_answer_stands_for_what_follows_only_where_the_draft_is_that_
         found, stands = doubt(8.0)(known, PRICES[0]), known.written if same else known.draft
         at, paid = handoff(stands, place, 0, PRICES[0])
         assert (found.requests, found.price) == (len(paid), sum(paid))
-        assert [part for _, part in found.kept] == [slice(0, place), slice(at, len(stands))][: 1 + (at < len(stands))]
-        # What the local model goes on with is not the cloud's where its favourite is another token.
-        own = is_favourite(stands.signals)[at : len(stands)]
-        ends = stands.kl[at:] if same else stands.excess[at:]
-        left = question.draft.excess[:place].sum() + (np.where(own, 0.0, ends) if same else ends).sum()
+        # The local model leaves the cloud's answer with its first favourite that is another token, for its own draft.
+        leaves = [at + int(other) + 1 for other in np.flatnonzero(~is_favourite(stands.signals)[at : len(stands)])[:1]]
+        ends = [*leaves, len(draft) if leaves else len(stands)]
+        parts = [slice(0, place), *map(slice, [at, *leaves], ends)][: 1 + len(leaves) + (at < len(stands))]
+        assert [part for _, part in found.kept] == parts
+        own = known.draft.excess[leaves[0] :].sum() if leaves else 0.0
+        at_last = stands.kl[leaves[0] - 1] if leaves else 0.0 if same else stands.excess[at:].sum()
+        left = known.draft.excess[:place].sum() + at_last + own
         assert math.isclose(found.excess(len(draft)), left / len(draft))
+
+
+def bought(of, tokens, unsure, other=(), **more):
+    """A text of these tokens; the local model is unsure at some of them, and its favourite another one at others."""
+    num = len(tokens)
+    places = np.arange(num)
+    rows = {"top": np.full(num, 0.9), "logprob": np.where(np.isin(places, other), -3.0, np.log(0.9)), "tokens": tokens}
+    signals = replace(of.signals.part(slice(num)), entropy=np.isin(places, unsure) * 9.0, **rows)
+    none = {"kl": np.zeros(num), "excess": np.zeros(num), "certificates": {"margin": np.zeros(num)}}
+    return replace(of, signals=signals, **(none | more))
+
+
+def test_what_the_local_model_writes_after_a_handback_is_its_draft_while_nothing_else_was_written_before():
+    """The models part at token 6 where neither is unsure: the pen, back at 4, is not asked for again.
+
+    Along the cloud's answer the local model is unsure at 7, which it never reaches; its own draft ends at 8.
+    """
+    far = np.where(np.arange(9) == 6, 3.0, 0.0)
+    tokens = np.where(far[:8] > 0.0, 50, np.arange(8))
+    own = bought(QUESTIONS[0].draft, tokens, [0], kl=far[:8], excess=far[:8])
+    answer = bought(QUESTIONS[0].written, np.arange(9), [0, 7], [6], kl=far)
+    found = doubt(8.0)(BoughtQuestion(own, answer), PRICES[0])
+    assert (found.requests, found.price) == (1, PRICES[0].write(3, 4, 0))
+    assert [part for _, part in found.kept] == [slice(0, 0), slice(4, 7), slice(7, 8)]
+    assert found.shows("kl:0.7")
+    assert math.isclose(found.excess(8), 3.0 / 8)
+
+
+def test_along_the_clouds_answer_another_favourite_loses_what_the_margin_tells_however_small_its_kl_is():
+    """0.9 and 0.1 in the cloud's row, 0.45 and 0.55 in the local one: KL 0.45, excess loss ln 9 = 2.197."""
+    other, num = np.arange(8) == 3, 8
+    kl = 0.9 * math.log(2) + 0.1 * math.log(0.1 / 0.55)
+    own = bought(
+        QUESTIONS[0].draft, np.arange(num) + 50 * (np.arange(num) == 0), [], excess=5.0 * (np.arange(num) == 0)
+    )
+    margin = {"margin": margin_certificate(0.8) * other}
+    answer = bought(QUESTIONS[0].written, np.arange(num), [], [3], kl=kl * other, certificates=margin)
+    question = BoughtQuestion(own, answer)
+    checked, passed = (spans(f"excess:{nats}", num)(question, PRICES[0]) for nats in (2.19, 2.2))
+    assert (checked.requests, passed.requests) == (3, 2)
+    assert checked.excess(num) == 0.0
+    assert 2.19 / num < passed.excess(num) <= math.log(9) / num
+    assert [passed.shows(f"kl:{nats}") for nats in (0.4, 0.5)] == [True, False]
+    assert not checked.shows("kl:0.4")
 
 
 def test_the_rates_of_a_break_even_are_those_of_the_price():

@@ -64,14 +64,14 @@ class GroundRecords:
         return {"ground": self.name, "half": "test", "facts": facts, "tariffs": found, "against_the_client": again}
 
     @cached_property
-    def _fitted(self) -> Mapping[int, Calibration]:
+    def fitted(self) -> Mapping[int, Calibration]:
         """What is fitted to so many of the first labels."""
         labelled = [taught_question(each).labelled for each in self.records[: self.num_labels]]
         return {num: self.fit(labelled[:num]) for num in NUMS_OF_LABELS if num <= len(labelled)}
 
     def _table(self, tariff: str, tried: Records) -> PeersTable:
         dialled = PricedQuestions(self.records[self.num_labels :], TARIFFS[tariff])
-        arms = peer_arms(self._fitted, dialled, f"kl:{THRESHOLD:g}", self.shipped)
+        arms = peer_arms(self.fitted, dialled, f"kl:{THRESHOLD:g}", self.shipped)
         return PeersTable(arms, PricedQuestions(tried, TARIFFS[tariff]))
 
     def _router_row(

@@ -47,6 +47,7 @@ from hybrid.run.contexts import no_partition
 from hybrid.run.critic import CursorCritic
 from hybrid.run.deferral import AskedQuestion, BoundPlanner
 from hybrid.run.events import RequestKind, Started
+from hybrid.run.text_rows import TextRows, Writer
 from hybrid.spend import Account, MemoryLedger, Price
 from hybrid.types import CloudUsage, Ids, Message, Sampling
 
@@ -138,6 +139,11 @@ class World:
                     return WorldAnswer(prompt, event.answer, self._recorded(settled))
         msg = "an answer ended without being finished"
         raise RuntimeError(msg)
+
+    async def text_rows(self, question: str, writer: Writer, max_tokens: int) -> TextRows:
+        """Return one model's answer with both models' rows along it, as a label is bought."""
+        self.local.together = len(self.local.render((Message("user", question),)))
+        return await self._client.text_rows(question, writer, max_tokens=max_tokens)
 
     def loss(self, answered: WorldAnswer) -> TextLoss:
         """Return what an answer's text loses under the reference."""

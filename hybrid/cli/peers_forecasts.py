@@ -1,0 +1,97 @@
+"""What ``hybrid calibrate`` tells of policies from labels, beside what ``hybrid bench peers`` then paid for them.
+
+Labels of the first calibration questions are bought in this process, and each policy is priced from them as the
+calibrator does it, at the dial that was set; intervals are the labels' own, widened by that of so many other questions.
+RPI is told by who is right: an answer counts as the cloud's where a part of its draft was replaced and nothing is shown
+that the judge turns down. The law (``tests/bench/test_peers.py``): of the labels themselves is told what was paid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, get_args
+
+import numpy as np
+
+from hybrid.bench.comparison import estimate_to_json
+from hybrid.bench.experiments.learning_trial import TeachingSection
+from hybrid.bench.experiments.peers_arms import TARIFFS, PricedQuestions
+from hybrid.bench.experiments.peers_report import GroundRecords
+from hybrid.bench.experiments.peers_suite import KL_HOLD, KL_SPAN
+from hybrid.bench.experiments.section import CheckAnswer
+from hybrid.bench.experiments.world import World
+from hybrid.defer import Calibration
+from hybrid.prob import Floats
+from hybrid.run.conversation import words_of
+from hybrid.run.text_rows import Writer
+from hybrid.tasks.resamples import Resamples, estimate, ratio
+from hybrid.tune.bought import BoughtQuestion, BoughtText
+from hybrid.tune.curve import plan_all
+from hybrid.tune.forecasts import EXCESS_SPAN, left_by, lost_by, order_scores
+from hybrid.tune.rule_bills import doubt, once, spans
+
+NUM_BOUGHT = 300  # as many as a user may well buy
+
+
+class LabelsSection(TeachingSection):
+    """Problems whose labels are bought."""
+
+    def content(self) -> list[Any]:
+        """Tell it from other sections."""
+        return ["labels"]
+
+    async def answer(self, world: World, number: int, seed: int, check: CheckAnswer) -> dict[str, Any]:  # noqa: ARG002
+        """Buy one problem's labels."""
+        question = self.questions[number]
+        found = {each: await world.text_rows(question.text, each, question.max_tokens) for each in get_args(Writer)}
+        world.forget()
+        return {each: BoughtText.of_rows(words_of(question.text), rows).to_json() for each, rows in found.items()}
+
+
+def add_forecasts(report: dict[str, Any], ground: GroundRecords, texts: Sequence[Mapping[str, Any]]) -> None:
+    """Add what is told from labels to the report of a test half. ``texts``: those of the ground's first questions."""
+    num = max(each for each in ground.fitted if each <= len(texts))
+    read, wider = BoughtText.from_json, (1.0 + num / report["facts"]["questions"]) ** 0.5
+    questions, resamples = [BoughtQuestion(read(e["local"]), read(e["cloud"])) for e in texts[:num]], Resamples(num)
+    most = resamples.sums(lost_by(questions, ground.fitted[num]))
+    for tariff, tried in report["tariffs"].items():
+        of, tried["forecasts"] = PricedQuestions(ground.records[:num], TARIFFS[tariff]), []
+        dials = {row["arm"]: row["dial"] for row in tried["rows"]}
+        for name, left, paid, mended in _followed(questions, ground.fitted[num], of, dials):
+            right = of.local_right + mended * (of.cloud_right - of.local_right)
+            columns = {
+                "bill": ratio(resamples.sums(paid), resamples.sums(of.alone)),
+                "share": 1.0 - ratio(resamples.sums(left), most),
+                "rpi": resamples.shares(of.local_right, right, of.cloud_right),
+            }
+            ends = {which: estimate(each[0] + wider * (each - each[0])) for which, each in columns.items()}
+            tried["forecasts"].append({"arm": name} | {which: estimate_to_json(each) for which, each in ends.items()})
+
+
+def _followed(
+    questions: Sequence[BoughtQuestion], calibration: Calibration, of: PricedQuestions, dials: Mapping[str, float]
+) -> Iterator[tuple[str, Floats, Floats, Floats]]:
+    """Yield each policy, what it leaves of each question's loss, what it pays, and whether it mends it; shapes (N,)."""
+    rules = {
+        "doubt": doubt(dials["doubt"]),
+        "once": once(f"kl:{dials['once']:g}"),
+        "kl": spans(f"kl:{dials['kl']:g}", KL_SPAN, handoff=KL_HOLD),
+        "excess": spans(f"excess:{dials['excess']:g}", EXCESS_SPAN),
+    }
+    for name, rule in rules.items():
+        found = [rule(each, of.ask) for each in questions]
+        drafted = [sum(len(text.kl[part]) for text, part in one.kept if text is each.judged)
+                   for one, each in zip(found, questions, strict=True)]  # fmt: skip
+        mended = [kept < len(each.judged) and not one.shows(calibration.judge)
+                  for kept, one, each in zip(drafted, found, questions, strict=True)]  # fmt: skip
+        yield name, left_by(questions, calibration, found), np.array([e.price for e in found]), 1.0 * np.array(mended)
+    lost, num = lost_by(questions, calibration), len(questions)
+    for name in (f"auto, {num} labels", f"route, {num} labels"):
+        plans = plan_all(calibration, of.ask, dials[name], whole=name.startswith("route"))
+        left = np.array([one.excess_left if calibration.loss == "nats" else one.left for one in plans])
+        pairs = zip(plans, calibration.questions, strict=True)
+        mended = [one.left == 0.0 and (one.action == "write" or each.turned_down) for one, each in pairs]
+        yield name, left * lost, np.array([one.paid for one in plans]), 1.0 * np.array(mended)
+    orders = {name: 1.0 * (score >= dials[name]) for name, score in order_scores(questions, of.ask).items()}
+    for name, sent in (orders | {"random": np.full(num, 1.0 - dials["random"])}).items():
+        yield name, (1.0 - sent) * lost, sent * of.alone, sent
