@@ -291,7 +291,7 @@ def test_a_critic_is_refused_where_nothing_is_weighed_by_what_it_says(choices):
     hybrid.open(critic="mid")  # the answers may name a policy
 
 
-@each("policy, acts", [("kl", False), ("local", False), ("concepts", True), ("auto", True), ("doubt", False)])
+@each("policy, acts", [("kl", False), ("local", False), ("concepts", True), ("auto", False), ("doubt", False)])
 def test_concepts_are_refused_where_nothing_asks_which_tokens_say_the_same(policy, acts):
     given = {"policy": policy, "concepts": "auto"}
     if acts:

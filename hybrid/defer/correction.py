@@ -134,11 +134,6 @@ class CorrectedScore:
         return self.score.critic
 
     @property
-    def concepts(self) -> str | None:
-        """The partition whose numbers the score reads."""
-        return self.score.concepts
-
-    @property
     def familiarity(self) -> Familiarity:
         """The words of all questions that were seen."""
         return self.correction.familiarity

@@ -77,11 +77,6 @@ class Score(Protocol):
         ...
 
     @property
-    def concepts(self) -> str | None:
-        """The digest of the partition whose numbers it reads; None: it reads none."""
-        ...
-
-    @property
     def familiarity(self) -> Familiarity:
         """The words of the questions that it was fitted to."""
         ...
@@ -116,7 +111,6 @@ class PriorScore:
     kind: ClassVar[str] = "prior"
     familiarity: ClassVar[Familiarity] = NOTHING_FAMILIAR
     critic: ClassVar[str | None] = None
-    concepts: ClassVar[str | None] = None
     judge: str
     chance: float = PRIOR_CHANCE
     again: float = PRIOR_AGAIN

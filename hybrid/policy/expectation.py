@@ -62,7 +62,6 @@ class ToldScore:
     question: CalibrationQuestion
     familiarity: Familiarity = NOTHING_FAMILIAR
     critic: str | None = None
-    concepts: str | None = None
 
     def forecast(self, signals: DraftSignals) -> Forecast:
         """Spread chance and loss evenly."""

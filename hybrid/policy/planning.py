@@ -50,7 +50,7 @@ from hybrid.defer import (
 )
 from hybrid.policy.plan import DraftPlan, PlanCosts, PlannedCase, Worth
 from hybrid.policy.pricing import PricedDraft
-from hybrid.prob import Floats, Partition
+from hybrid.prob import Floats
 from hybrid.spend import AskPrices
 from hybrid.types import Ability
 
@@ -73,8 +73,7 @@ class Planner:
     loss a token of the pair's drafts, in nats; None: what keeping loses is a verdict. ``kept_share``: the share of
     drafted tokens that the judge keeps, for short spans; None: not known. ``keep_below``: keep exactly where the
     chance of being turned down is at most this, whatever it costs. ``labels``: the rows of what the cloud writes are
-    wanted, to learn from. ``partition``: which tokens say the same, where the score was fitted with it; a trace keeps
-    it beside the planner. ``unpaced_worth``: the worth that a day's pacing has lowered to ``worth``; None: it has not.
+    wanted, to learn from. ``unpaced_worth``: the worth that a day's pacing has lowered to ``worth``; None: it has not.
     Each plan is then made by both, and says where the higher one would have asked for more (``DraftPlan.paced``).
     ``used_up_nanousd``: the day's cap of which less is left than any request costs; None: of none.
     """
@@ -94,7 +93,6 @@ class Planner:
     keep_below: float | None = None
     back: int = BACK
     labels: bool = True
-    partition: Partition | None = None
     unpaced_worth: Worth | None = None
     used_up_nanousd: int | None = None
 
@@ -227,7 +225,7 @@ class Planner:
 
         Of what was learned online it holds what this question reads, and nothing that other questions' words taught.
         """
-        kept = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "partition"}
+        kept = {each.name: getattr(self, each.name) for each in fields(self)}
         prices = asdict(self.prices)
         prices.pop("note")
         return kept | {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -78,7 +78,6 @@ async def replay(path: Path, publish: Publish = lambda _: None, **chosen: Any) -
             raise UsageError(msg)
         if policy.planner is not None or policy.pricer is not None:
             planner = await _planner(trace, settings, budget.price)
-            planner = replace(planner, partition=None if planner.score.concepts is None else trace.concepts)
             policy = policy_of(settings, None, planner, trace.max_tokens, concepts)
         return await driver.answer(with_stages(policy, exact_stages(trace.chain, sampling)))
     finally:

@@ -79,7 +79,6 @@ def fit(
     cloud: str,
     judge: str,
     critic: str | None = None,
-    concepts: str | None = None,
     seed: int = 0,
     trees: bool = True,
 ) -> Calibration:
@@ -88,10 +87,9 @@ def fit(
     Of 100 questions and more a fifth is held out, which the score never sees.
 
     ``critic``: the identity of the critic that has read all drafts; None: what a critic says of them is passed over.
-    ``concepts``: the digest of the partition that all drafts have numbers of, likewise.
     ``trees``: use scikit-learn if it is installed. Raises UsageError for fewer than ten questions.
     """
-    questions = [_read_by(critic, each, concepts) for each in questions]
+    questions = [_read_by(critic, each) for each in questions]
     if len(questions) < FEWEST:
         msg = f"{len(questions)} labelled questions: a calibration needs {FEWEST} at the least"
         raise UsageError(msg)
@@ -101,7 +99,7 @@ def fit(
     score, *by_folds = _fit_score(
         [each for each, out in zip(questions, held_out, strict=True) if not out], judge, seed, trees
     )
-    score = replace(score, critic=critic, concepts=concepts)
+    score = replace(score, critic=critic)
     chances, told = np.zeros(len(questions)), np.zeros(len(questions))
     chances[~held_out], told[~held_out] = by_folds
     for i in np.flatnonzero(held_out):
@@ -131,11 +129,10 @@ def _fit_score(
     return _assemble(questions, judge, seed, trees, _fit_recalibration(log_odds, turned_down)), chances, told
 
 
-def _read_by(critic: str | None, question: LabelledQuestion, concepts: str | None) -> LabelledQuestion:
-    """Return a question as a score that reads a critic's numbers, or concepts', is fitted to it. Raises ValueError."""
+def _read_by(critic: str | None, question: LabelledQuestion) -> LabelledQuestion:
+    """Return a question as a score that reads a critic's numbers is fitted to it. Raises ValueError."""
     first, *handed = (
-        replace(each, signals=read_by(critic, each.signals, concepts))
-        for each in (question.draft, *question.after_handback)
+        replace(each, signals=read_by(critic, each.signals)) for each in (question.draft, *question.after_handback)
     )
     return replace(question, draft=first, after_handback=tuple(handed))
 

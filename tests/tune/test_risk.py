@@ -53,7 +53,6 @@ class SmallScore:
     judge: str = PAIR["judge"]
     again: float = 0.5
     critic: str | None = None
-    concepts: str | None = None
     excess: ExcessLine = NO_EXCESS
     familiarity: Familiarity = SEEN
 

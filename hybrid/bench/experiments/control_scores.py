@@ -38,7 +38,6 @@ class ControlScore:
     usual: QuestionForecast = field(compare=False)
     familiarity: ClassVar[Familiarity] = NOTHING_FAMILIAR
     critic: ClassVar[str | None] = None
-    concepts: ClassVar[str | None] = None
 
     def forecast(self, signals: DraftSignals) -> Forecast:
         """Spread the chance evenly over the draft."""

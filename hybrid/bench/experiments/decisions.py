@@ -91,11 +91,6 @@ class KeptForecasts:
         return self.score.critic
 
     @property
-    def concepts(self) -> str | None:
-        """The score's."""
-        return self.score.concepts
-
-    @property
     def familiarity(self) -> Familiarity:
         """The score's."""
         return self.score.familiarity
@@ -109,10 +104,7 @@ class KeptForecasts:
         numbers = [getattr(signals, name) for name in ("tokens", *OF_TOKENS)]
         if (said := signals.critic) is not None:
             numbers += (said.kl, said.logprob)
-        if signals.concepts is not None:
-            numbers.append(signals.concepts.entropy)
-        last = None if signals.concepts is None else signals.concepts.last_divergence
-        own = (signals.words, signals.prompt_tokens, signals.shown, signals.ended, last)
+        own = (signals.words, signals.prompt_tokens, signals.shown, signals.ended)
         key = (*own, signals.last_divergence, signals.divergence_age, *(each.tobytes() for each in numbers))
         if key not in self._drafts:
             self._drafts[key] = self.score.forecast(signals)
