@@ -116,12 +116,11 @@ class Correction:
 
 @dataclass(frozen=True, eq=False)
 class CorrectedScore:
-    """A score with what was learned online on top. ``again``: as learned, too."""
+    """A score with what was learned online on top."""
 
     kind: ClassVar[str] = "corrected"
     score: Score
     correction: Correction
-    again: float
 
     @property
     def judge(self) -> str:

@@ -70,7 +70,6 @@ class LearnedScore:
 
     kind: ClassVar[str] = "learned"
     judge: str
-    again: float
     question: LinearModel
     length: LinearModel
     draft: LinearModel
@@ -105,7 +104,7 @@ class LearnedScore:
         models = {name: getattr(self, name).to_json() for name in ("question", "length", "draft", "hazard")}
         line = [self.excess.base, self.excess.slope, self.excess.mean]
         bent = list(self.recalibration)
-        own = {"judge": self.judge, "again": self.again, "excess": line, "recalibration": bent}
+        own = {"judge": self.judge, "excess": line, "recalibration": bent}
         read = {} if self.critic is None else {"critic": self.critic}
         return {**own, **models, "familiarity": self.familiarity.to_json(), **read}
 
@@ -119,7 +118,6 @@ class LearnedScore:
         bias, slope = (read_number(each) for each in kept["recalibration"])
         return cls(
             str(kept["judge"]),
-            read_number(kept["again"], 0.0, 1.0),
             question,
             length,
             draft,

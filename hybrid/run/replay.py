@@ -76,7 +76,7 @@ async def replay(path: Path, publish: Publish = lambda _: None, **chosen: Any) -
         if policy.wants_concepts and concepts is None:
             msg = f"{path} does not hold which tokens say the same: record it where `hybrid concepts show` knows some"
             raise UsageError(msg)
-        if policy.planner is not None or policy.pricer is not None:
+        if policy.planner is not None:
             planner = await _planner(trace, settings, budget.price)
             policy = policy_of(settings, None, planner, trace.max_tokens, concepts)
         return await driver.answer(with_stages(policy, exact_stages(trace.chain, sampling)))

@@ -53,10 +53,6 @@ class HeardPlanner(Planner):
         """Decide about a draft."""
         return self._keep("plan", (signals,), more, super().plan(signals, **more))
 
-    def after_rejection(self, *args: Any, **more: Any) -> DraftPlan:
-        """Decide how much the cloud writes after a rejection."""
-        return self._keep("after_rejection", args, more, super().after_rejection(*args, **more))
-
     def opening(self) -> DraftPlan:
         """Decide by the question alone."""
         return self._keep("opening", (), {}, super().opening())
@@ -79,11 +75,6 @@ class KeptForecasts:
     def judge(self) -> str:
         """The score's."""
         return self.score.judge
-
-    @property
-    def again(self) -> float:
-        """The score's."""
-        return self.score.again
 
     @property
     def critic(self) -> str | None:
