@@ -311,7 +311,7 @@ class AnswerChoices(TypedDict, total=False):
     strict: bool | None
     span: int | Literal["auto", "cheap"] | None
     lead: int | None
-    hold: int | Literal["rest", "priced"] | None
+    hold: int | Literal["rest"] | None
     overlap: bool | None
     trace_rows: bool | None
     worth: Amount | None

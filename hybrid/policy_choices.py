@@ -71,12 +71,12 @@ class PolicyChoices(SettingsGroup):
         int | None, Field(ge=0), SettingInfo("Tokens the cloud opens the text with", "N", KNOB, default="0; paper: 8")
     ] = None
     hold: Annotated[
-        int | Literal["rest", "priced"] | None,
+        int | Literal["rest"] | None,
         SettingInfo(
-            "Tokens the cloud writes before it may hand back, then doubled; rest: to the end; priced: the cheaper one",
+            "Tokens the cloud writes before it may hand back, then doubled; rest: to the end",
             "N",
             KNOB,
-            default="4; auto: priced",
+            default="4; auto: rest",
             flag="--handoff",
         ),
     ] = None
@@ -96,11 +96,9 @@ class PolicyChoices(SettingsGroup):
     @classmethod
     def _is_handoff(cls, value: object) -> object:
         tokens = int(value) if isinstance(value, str) and value.isdecimal() else value
-        if isinstance(tokens, str) and tokens in {"rest", "priced"}:
+        if tokens == "rest" or tokens is None or (isinstance(tokens, int) and tokens >= 1):
             return tokens
-        if tokens is None or (isinstance(tokens, int) and tokens >= 1):
-            return tokens
-        raise ValueError("at least 1, rest or priced")
+        raise ValueError("at least 1, or rest")
 
 
 class DecodingSettings(PolicyChoices):

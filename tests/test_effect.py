@@ -203,7 +203,7 @@ def test_a_dial_of_auto_is_refused_beside_another_policy_and_two_for_one_choice_
         ("risk", 0, "more than 0"), ("risk", 1, "less than 1"), ("risk", 5, "; 5 % is 0.05)"),
         ("patience", 0, "more than 0"), ("patience", float("inf"), "finite"),
         ("stream", "slow", "must be 'blocks', 'whole' or 'early'"),
-        ("hold", "later", "at least 1, rest or priced"), ("hold", 0, "at least 1, rest or priced"),
+        ("hold", "priced", "at least 1, or rest"), ("hold", 0, "at least 1, or rest"),
     ],
 )  # fmt: skip
 def test_a_dial_that_cannot_be_is_one_sentence(name, value, said):
@@ -291,7 +291,7 @@ def test_a_critic_is_refused_where_nothing_is_weighed_by_what_it_says(choices):
     hybrid.open(critic="mid")  # the answers may name a policy
 
 
-@each("policy, acts", [("kl", False), ("local", False), ("concepts", True), ("auto", True), ("doubt", False)])
+@each("policy, acts", [("kl", False), ("local", False), ("concepts", True), ("auto", False), ("doubt", False)])
 def test_concepts_are_refused_where_nothing_asks_which_tokens_say_the_same(policy, acts):
     given = {"policy": policy, "concepts": "auto"}
     if acts:

@@ -153,7 +153,7 @@ class ClientOpener:
         pair = None if models.experts else await asyncio.to_thread(pair_record, settings.cloud, path)
         facts = PairFacts.of(path, settings.cloud, lambda: probe_cache(settings, weights), models.critic)
         facts = replace(facts, local=_pair_name(facts.local, models.experts, settings), shipped_only=self._shipped_only)
-        planners = PairSource(replace(facts, partition=models.local.partition))
+        planners = PairSource(facts)
         client = self._client = AsyncClient(models.local, connect, account, settings, pair, planners, by_messages)
 
         async def model() -> str:

@@ -83,8 +83,6 @@ def _done(found: PlanExplanation) -> str:
     done = _DONE[found.action]
     if found.action == "write" and found.at:
         done += f" from token {found.position + found.at}"
-    if found.action == "write" and found.limit is not None:
-        done += f", {found.limit} tokens of it"
     if found.floor:
         done += ", by chance: one in so many that would be kept is, to learn from"
     return done

@@ -28,7 +28,7 @@ _THRESHOLD = re.compile(rf"\b(?:judge|handback)=(?:kl|concept(?::{_NUMBER}:kl)?)
 def threshold_of(policy: str) -> float | None:
     """Return the threshold of KL in nats by which a composed policy decides; None: it decides by something else.
 
-    >>> threshold_of("auto span=512 plan=worth:2.2 judge=kl:0.7 hold=priced"), threshold_of("local span=1 gate=never")
+    >>> threshold_of("auto span=512 plan=worth:2.2 judge=kl:0.7 hold=512"), threshold_of("local span=1 gate=never")
     (0.7, None)
     >>> threshold_of("concepts judge=concept:0.1:kl:0.5"), threshold_of("auto judge=concept:0.4 hold=4")
     (0.5, 0.4)

@@ -13,7 +13,7 @@ from hybrid.defer.pacing import worth_factor
 from hybrid.defer.routing_dial import RoutedQuestions
 from hybrid.defer.score import DEFAULT_JUDGE, DEFAULT_NATS, Forecast, PriorScore, QuestionForecast, Score
 from hybrid.defer.score_json import KeptScore, score_from_json, score_to_json
-from hybrid.defer.signals import STATISTICS, ConceptNumbers, CriticNumbers, DraftSignals, mean_surprise, statistics
+from hybrid.defer.signals import STATISTICS, CriticNumbers, DraftSignals, mean_surprise, statistics
 from hybrid.defer.state import KeptOutcomes, PairState, forget_outcomes
 from hybrid.defer.words import BUCKETS, word_buckets
 
@@ -28,7 +28,6 @@ __all__ = [
     "STATISTICS",
     "Calibration",
     "CalibrationQuestion",
-    "ConceptNumbers",
     "CorrectedScore",
     "Correction",
     "CriticNumbers",

@@ -20,8 +20,8 @@ LossKind: TypeAlias = Literal["verdict", "nats"]
 """What keeping a draft loses: the worth of a turned-down answer, or the expected excess of what is kept."""
 
 # Files of another version are not read: a pair is calibrated again. A program that knows no critic would take the score
-# that was fitted with one for its own, so that has a version of its own; and so has what was fitted with concepts.
-CALIBRATION_VERSION, WITH_CRITIC_VERSION, WITH_CONCEPTS_VERSION = 1, 2, 3
+# that was fitted with one for its own, so that has a version of its own. Version 3 read numbers over concepts.
+CALIBRATION_VERSION, WITH_CRITIC_VERSION = 1, 2
 # Beyond any context.
 MOST_TOKENS = 2**40
 
@@ -88,11 +88,6 @@ class Calibration:
         return _version(self.score)
 
     @property
-    def concepts(self) -> str | None:
-        """The digest of the partition that the score was fitted with; None: without one."""
-        return self.score.concepts
-
-    @property
     def kept_share(self) -> float | None:
         """The share of drafted tokens that the judge accepts, each by itself; None where that is not known."""
         known = [(each.kept_tokens, each.draft_tokens) for each in self.questions if each.kept_tokens is not None]
@@ -128,6 +123,4 @@ class Calibration:
 
 
 def _version(score: KeptScore) -> int:
-    if score.concepts is not None:
-        return WITH_CONCEPTS_VERSION
     return CALIBRATION_VERSION if score.critic is None else WITH_CRITIC_VERSION

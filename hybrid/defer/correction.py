@@ -116,12 +116,11 @@ class Correction:
 
 @dataclass(frozen=True, eq=False)
 class CorrectedScore:
-    """A score with what was learned online on top. ``again``: as learned, too."""
+    """A score with what was learned online on top."""
 
     kind: ClassVar[str] = "corrected"
     score: Score
     correction: Correction
-    again: float
 
     @property
     def judge(self) -> str:
@@ -132,11 +131,6 @@ class CorrectedScore:
     def critic(self) -> str | None:
         """The critic whose numbers the score reads."""
         return self.score.critic
-
-    @property
-    def concepts(self) -> str | None:
-        """The partition whose numbers the score reads."""
-        return self.score.concepts
 
     @property
     def familiarity(self) -> Familiarity:

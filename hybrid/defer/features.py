@@ -10,14 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid.defer.signals import (
-    ConceptNumbers,
-    CriticNumbers,
-    DraftSignals,
-    concept_statistics,
-    critic_statistics,
-    statistics,
-)
+from hybrid.defer.signals import CriticNumbers, DraftSignals, critic_statistics, statistics
 from hybrid.defer.words import BUCKETS
 from hybrid.prob import Floats
 
@@ -60,15 +53,6 @@ CRITIC_FEATURES = (
     "highest KL of the draft",
     "is the highest KL",
 )
-# What concepts add to them, before the ids.
-CONCEPT_FEATURES = (
-    "entropy over concepts",
-    "entropy within concepts",
-    "highest entropy over concepts so far",
-    "entropies over concepts so far",
-    "highest entropy over concepts of the draft",
-    "last divergence over concepts",
-)
 _LENGTH = "tokens of the draft"
 # Where no divergence was measured; a measured one is not negative.
 NO_DIVERGENCE = -1.0
@@ -77,13 +61,9 @@ _SPREAD = 2654435761
 
 
 def draft_numbers(signals: DraftSignals) -> Floats:
-    """Return the 15 statistics, their logarithms first: shape (1, 30); with a critic's nine (1, 48).
-
-    Over concepts there are six more.
-    """
+    """Return the 15 statistics, their logarithms first: shape (1, 30); with a critic's nine (1, 48)."""
     of_critic = () if signals.critic is None else critic_statistics(signals.critic)
-    of_concepts = () if signals.concepts is None else concept_statistics(signals, signals.concepts)
-    numbers = np.concatenate([statistics(signals), of_critic, of_concepts])
+    numbers = np.concatenate([statistics(signals), of_critic])
     both: Floats = np.concatenate([np.log1p(np.abs(numbers)), numbers])
     return both[None]
 
@@ -96,7 +76,7 @@ def question_numbers(prompt_tokens: int) -> Floats:
 def token_features(signals: DraftSignals, draft_log_odds: float, question_log_odds: float) -> Floats:
     """Return the features of each token, shape (T, F), in the order of ``TOKEN_FEATURES``.
 
-    With a critic those of ``CRITIC_FEATURES`` stand before the ids, with concepts those of ``CONCEPT_FEATURES``.
+    With a critic those of ``CRITIC_FEATURES`` stand before the ids.
     """
     num = len(signals)
     entropy, tokens, place = signals.entropy, signals.tokens, np.arange(num)
@@ -124,7 +104,6 @@ def token_features(signals: DraftSignals, draft_log_odds: float, question_log_od
         signals.last_divergence if known else NO_DIVERGENCE,
         signals.divergence_age + place if known else NO_DIVERGENCE,
         *(() if signals.critic is None else _critic_columns(signals.critic)),
-        *(() if signals.concepts is None else _concept_columns(signals, signals.concepts)),
         tokens,
         _shifted(tokens, 1, -1),
         _shifted(tokens, 2, -1),
@@ -148,19 +127,6 @@ def _critic_columns(critic: CriticNumbers) -> tuple[NDArray[Any] | float, ...]:
         -critic.logprob,
         highest,
         nats == highest,
-    )
-
-
-def _concept_columns(signals: DraftSignals, concepts: ConceptNumbers) -> tuple[NDArray[Any] | float, ...]:
-    """Return what is known of each token over concepts, in the order of ``CONCEPT_FEATURES``."""
-    nats, last = concepts.entropy, concepts.last_divergence
-    return (
-        nats,
-        signals.entropy - nats,
-        np.maximum.accumulate(nats),
-        np.cumsum(nats),
-        nats.max(initial=0.0),
-        NO_DIVERGENCE if last is None else last,
     )
 
 

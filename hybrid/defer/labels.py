@@ -34,11 +34,7 @@ class LabelledDraft:
 
 @dataclass(frozen=True, eq=False)
 class LabelledQuestion:
-    """A calibration question: its whole first draft, and how long the cloud's own answer is (end token counted).
-
-    ``after_handback``: drafts that followed where the cloud had corrected a rejection and handed back.
-    """
+    """A calibration question: its whole first draft, and how long the cloud's own answer is (end token counted)."""
 
     draft: LabelledDraft
     cloud_tokens: int
-    after_handback: tuple[LabelledDraft, ...] = ()

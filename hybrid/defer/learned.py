@@ -65,13 +65,11 @@ class LearnedScore:
 
     ``question``: log-odds from the question alone; ``length``: the logarithm of one more than the draft's tokens.
     ``recalibration``: the bias and the slope that bend the log-odds of a whole draft. ``critic``: the identity of the
-    critic whose numbers are among the features; None: there are none such. ``concepts``: the digest of the partition
-    whose numbers are among them, likewise.
+    critic whose numbers are among the features; None: there are none such.
     """
 
     kind: ClassVar[str] = "learned"
     judge: str
-    again: float
     question: LinearModel
     length: LinearModel
     draft: LinearModel
@@ -80,14 +78,13 @@ class LearnedScore:
     recalibration: tuple[float, float] = (0.0, 1.0)
     familiarity: Familiarity = NOTHING_FAMILIAR
     critic: str | None = None
-    concepts: str | None = None
 
     def forecast(self, signals: DraftSignals) -> Forecast:
         """Forecast a draft, or a block of one. Raises ValueError for one without the numbers that it was fitted with.
 
-        What a critic or concepts say of it is passed over by a score that was fitted without them.
+        What a critic says of it is passed over by a score that was fitted without one.
         """
-        signals = read_by(self.critic, signals, self.concepts)
+        signals = read_by(self.critic, signals)
         words = np.array([signals.words], dtype=np.int64)
         of_draft = self.draft(words, draft_numbers(signals))[0]
         of_question = self.question(words, question_numbers(signals.prompt_tokens))[0]
@@ -107,19 +104,20 @@ class LearnedScore:
         models = {name: getattr(self, name).to_json() for name in ("question", "length", "draft", "hazard")}
         line = [self.excess.base, self.excess.slope, self.excess.mean]
         bent = list(self.recalibration)
-        own = {"judge": self.judge, "again": self.again, "excess": line, "recalibration": bent}
-        read = {name: getattr(self, name) for name in ("critic", "concepts") if getattr(self, name) is not None}
+        own = {"judge": self.judge, "excess": line, "recalibration": bent}
+        read = {} if self.critic is None else {"critic": self.critic}
         return {**own, **models, "familiarity": self.familiarity.to_json(), **read}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> LearnedScore:
         """Read what ``to_json`` gave. Raises ValueError, KeyError or TypeError."""
+        if kept.get("concepts") is not None:  # of an earlier version; its columns would be taken for others
+            raise ValueError("it reads numbers over concepts, which no score does any more: hybrid calibrate fits anew")
         question, length, draft = (LinearModel.from_json(kept[name]) for name in ("question", "length", "draft"))
         hazard = kept["hazard"]
         bias, slope = (read_number(each) for each in kept["recalibration"])
         return cls(
             str(kept["judge"]),
-            read_number(kept["again"], 0.0, 1.0),
             question,
             length,
             draft,
@@ -127,21 +125,15 @@ class LearnedScore:
             ExcessLine(*(read_number(each) for each in kept["excess"])),
             (bias, slope),
             Familiarity.from_json(kept["familiarity"]),
-            *(None if kept.get(name) is None else str(kept[name]) for name in ("critic", "concepts")),
+            None if kept.get("critic") is None else str(kept["critic"]),
         )
 
 
-def read_by(critic: str | None, signals: DraftSignals, concepts: str | None = None) -> DraftSignals:
-    """Return what a score reads that was fitted with a critic or concepts, or (None) without. Raises ValueError."""
+def read_by(critic: str | None, signals: DraftSignals) -> DraftSignals:
+    """Return what a score reads that was fitted with a critic, or (None) without. Raises ValueError."""
     if critic is not None and signals.critic is None:
         raise ValueError("a score that was fitted with a critic forecasts what the critic has read")
-    if concepts is not None and signals.concepts is None:
-        raise ValueError("a score that was fitted with concepts forecasts drafts whose concepts are known")
-    return replace(
-        signals,
-        critic=None if critic is None else signals.critic,
-        concepts=None if concepts is None else signals.concepts,
-    )
+    return replace(signals, critic=None if critic is None else signals.critic)
 
 
 def hazard_log_odds(model: BoostedTrees | LinearModel, features: Floats) -> Floats:

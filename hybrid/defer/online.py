@@ -32,8 +32,6 @@ FEWEST_NEW, NEW_SHARE = 10, 8
 OWN_WEIGHT = 0.2
 # Cut-offs of a risk are taken anew at so many labels more.
 RISK_LABELS = 50
-# The prior chance of being turned down after a handback counts as so many drafts.
-AGAIN_WEIGHT = 10.0
 # So many judged tokens tell the share that is kept.
 ENOUGH_TOKENS = 50
 # The loss of a pair that was not calibrated: a verdict, until so many of them show that more drafts than the second
@@ -72,7 +70,7 @@ class OnlineLearner:
     @property
     def score(self) -> CorrectedScore:
         """The score with all that was learned: a frozen value."""
-        return CorrectedScore(self._score, self._correction, self.again)
+        return CorrectedScore(self._score, self._correction)
 
     @property
     def risk_score(self) -> CorrectedScore:
@@ -83,15 +81,7 @@ class OnlineLearner:
         """
         if self._calibration is None:
             return self.score
-        return CorrectedScore(self._score, Correction.none(self._correction.familiarity), self.again)
-
-    @property
-    def again(self) -> float:
-        """The chance that the draft after a handback is turned down as well."""
-        seen = [
-            each.turned_down for each in self._outcomes if each.after == "handback" and each.turned_down is not None
-        ]
-        return (AGAIN_WEIGHT * self._score.again + sum(seen)) / (AGAIN_WEIGHT + len(seen))
+        return CorrectedScore(self._score, Correction.none(self._correction.familiarity))
 
     @property
     def floor(self) -> float:
@@ -203,7 +193,7 @@ class OnlineLearner:
 
 
 def _teaches(outcome: DraftOutcome) -> bool:
-    """Whether the correction is fitted to it. Drafts after a handback fail far more often: ``again`` tells."""
+    """Whether the correction is fitted to it. Drafts after a handback fail far more often."""
     return outcome.turned_down is not None and outcome.after != "handback"
 
 

@@ -10,7 +10,7 @@ from hybrid.defer.signals import STATISTICS, DraftSignals, mean_surprise, statis
 from hybrid.defer.words import BUCKETS
 
 DraftPlace: TypeAlias = Literal["start", "block", "handback"]
-"""A question's first draft, the next block of one of which all before was kept, or the draft after a handback."""
+"""A question's first draft, the next block of one of which all before was kept, or one behind text of the cloud's."""
 
 # So many significant digits of a statistic are kept.
 DIGITS = 5

@@ -67,18 +67,8 @@ class Score(Protocol):
         ...
 
     @property
-    def again(self) -> float:
-        """The chance that the draft after a handback is turned down as well."""
-        ...
-
-    @property
     def critic(self) -> str | None:
         """The identity of the critic whose numbers it reads; None: it reads none."""
-        ...
-
-    @property
-    def concepts(self) -> str | None:
-        """The digest of the partition whose numbers it reads; None: it reads none."""
         ...
 
     @property
@@ -99,10 +89,9 @@ class Score(Protocol):
 # hardly any draft that is right (defer/README.md).
 DEFAULT_NATS = 0.7
 DEFAULT_JUDGE = f"kl:{DEFAULT_NATS:g}"
-# Of a pair that nobody measured most drafts count as turned down, so that they are checked. 0.77: so many were turned
-# down again after one corrected token in a first study of the bundled pair (0.75 when it was calibrated). 64 tokens: an
-# answer of a paragraph.
-PRIOR_CHANCE, PRIOR_AGAIN, PRIOR_TOKENS = 0.8, 0.77, 64
+# Of a pair that nobody measured most drafts count as turned down, so that they are checked. 64 tokens: an answer of a
+# paragraph.
+PRIOR_CHANCE, PRIOR_TOKENS = 0.8, 64
 
 
 @dataclass(frozen=True)
@@ -116,10 +105,8 @@ class PriorScore:
     kind: ClassVar[str] = "prior"
     familiarity: ClassVar[Familiarity] = NOTHING_FAMILIAR
     critic: ClassVar[str | None] = None
-    concepts: ClassVar[str | None] = None
     judge: str
     chance: float = PRIOR_CHANCE
-    again: float = PRIOR_AGAIN
     tokens: float = PRIOR_TOKENS
 
     def forecast(self, signals: DraftSignals) -> Forecast:
@@ -139,5 +126,4 @@ class PriorScore:
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> PriorScore:
         """Read what ``to_json`` gave. Raises ValueError."""
-        chance, again = (read_number(kept[name], 0.0, 1.0) for name in ("chance", "again"))
-        return cls(str(kept["judge"]), chance, again, read_number(kept["tokens"], 1.0))
+        return cls(str(kept["judge"]), read_number(kept["chance"], 0.0, 1.0), read_number(kept["tokens"], 1.0))

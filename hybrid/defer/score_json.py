@@ -9,7 +9,6 @@ from typing import Any, TypeAlias, cast
 
 from hybrid.defer.correction import CorrectedScore, Correction
 from hybrid.defer.learned import LearnedScore
-from hybrid.defer.packed import read_number
 from hybrid.defer.score import PriorScore, Score
 
 FittedScore: TypeAlias = PriorScore | LearnedScore
@@ -21,7 +20,7 @@ def score_to_json(score: KeptScore) -> dict[str, Any]:
     """Return plain data for ``json.dumps``."""
     if isinstance(score, CorrectedScore):
         fitted, correction = score_to_json(cast(KeptScore, score.score)), score.correction.to_json()
-        return {"kind": score.kind, "score": fitted, "correction": correction, "again": score.again}
+        return {"kind": score.kind, "score": fitted, "correction": correction}
     return {"kind": score.kind, **score.to_json()}
 
 
@@ -29,8 +28,7 @@ def score_from_json(kept: Mapping[str, Any]) -> KeptScore:
     """Read what ``score_to_json`` gave. Raises ValueError for anything else."""
     try:
         if kept["kind"] == CorrectedScore.kind:
-            correction = Correction.from_json(kept["correction"])
-            return CorrectedScore(score_from_json(kept["score"]), correction, read_number(kept["again"], 0.0, 1.0))
+            return CorrectedScore(score_from_json(kept["score"]), Correction.from_json(kept["correction"]))
         return _KINDS[kept["kind"]].from_json(kept)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         msg = f"this is no score that can be read: {error!r}"

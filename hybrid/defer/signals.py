@@ -48,16 +48,6 @@ CRITIC_STATISTICS = (
     "sum of log-probabilities to the critic",
 )
 
-# The names of ``concept_statistics``, in order.
-CONCEPT_STATISTICS = (
-    "highest entropy over concepts",
-    "second highest entropy over concepts",
-    "mean entropy over concepts",
-    "sum of entropies over concepts",
-    "entropies over concepts above 0.1",
-    "sum of entropies within concepts",
-)
-
 
 @dataclass(frozen=True, eq=False)
 class CriticNumbers:
@@ -97,23 +87,6 @@ class CriticNumbers:
 
 
 @dataclass(frozen=True, eq=False)
-class ConceptNumbers:
-    """A draft of T tokens over concepts, where tokens that say the same are one.
-
-    ``entropy`` of the local rows over them, in nats, shape (T,): at most that over tokens; what is between the two is
-    a choice of words. ``last_divergence``: KL over concepts at the token that was measured last before the draft, in
-    nats; None: none was.
-    """
-
-    entropy: Floats
-    last_divergence: float | None = None
-
-    def part(self, place: slice) -> ConceptNumbers:
-        """Return the numbers of some of the tokens."""
-        return replace(self, entropy=self.entropy[place])
-
-
-@dataclass(frozen=True, eq=False)
 class DraftSignals:
     """A draft of T tokens as the local model sees it: its tokens, and numbers of its rows at temperature 1.
 
@@ -121,8 +94,7 @@ class DraftSignals:
     ``tokens``, the end token among them; ``entropy`` in nats; ``top`` and ``second``, the two largest probabilities;
     ``logprob``, log P_local(token). ``ended``: the draft ended by itself. ``last_divergence``: the KL that was measured
     last before the draft, in nats, and ``divergence_age``, the tokens since. ``critic``: what a critic says of the
-    tokens; None: none has read them. ``concepts``: the same over concepts; None: nobody knows which tokens say the
-    same.
+    tokens; None: none has read them.
     """
 
     words: tuple[int, ...]
@@ -137,7 +109,6 @@ class DraftSignals:
     last_divergence: float | None = None
     divergence_age: int = 0
     critic: CriticNumbers | None = None
-    concepts: ConceptNumbers | None = None
 
     @classmethod
     def of_rows(
@@ -152,7 +123,6 @@ class DraftSignals:
         last_divergence: float | None = None,
         divergence_age: int = 0,
         critic: CriticNumbers | None = None,
-        concepts: ConceptNumbers | None = None,
     ) -> DraftSignals:
         """Read the signals of drafted tokens and their local rows, one a token. Raises ValueError for other counts."""
         ids = np.array(tokens, dtype=np.int64)
@@ -170,7 +140,6 @@ class DraftSignals:
             last_divergence,
             divergence_age,
             critic,
-            concepts,
         )
 
     def __post_init__(self) -> None:
@@ -179,8 +148,6 @@ class DraftSignals:
             raise ValueError("a draft needs one row for each of its tokens")
         if self.critic is not None and len(self.critic) != len(self.tokens):
             raise ValueError("a critic says something of each token of a draft")
-        if self.concepts is not None and len(self.concepts.entropy) != len(self.tokens):
-            raise ValueError("a draft has an entropy over concepts at each of its tokens")
 
     def __len__(self) -> int:
         """T."""
@@ -190,8 +157,7 @@ class DraftSignals:
         """Return the same with some of the tokens alone; what else is known of the draft stays."""
         arrays = {name: getattr(self, name)[place] for name in ("tokens", *OF_TOKENS)}
         critic = None if self.critic is None else self.critic.part(place)
-        concepts = None if self.concepts is None else self.concepts.part(place)
-        return replace(self, **arrays, critic=critic, concepts=concepts)
+        return replace(self, **arrays, critic=critic)
 
 
 def statistics(signals: DraftSignals) -> Floats:
@@ -244,23 +210,6 @@ def critic_statistics(critic: CriticNumbers) -> Floats:
             int(nats.argmax()) / num,
             critic.logprob.min(),
             critic.logprob.sum(),
-        ],
-        dtype=np.float64,
-    )
-
-
-def concept_statistics(signals: DraftSignals, concepts: ConceptNumbers) -> Floats:
-    """Return six numbers of a draft over concepts, shape (6,), in the order of ``CONCEPT_STATISTICS``; 0 of none."""
-    entropy = concepts.entropy
-    if not len(entropy):
-        return np.zeros(len(CONCEPT_STATISTICS))
-    return np.array(
-        [
-            *np.concatenate([np.sort(entropy)[::-1][:2], np.zeros(1)])[:2],
-            entropy.mean(),
-            entropy.sum(),
-            (entropy > 0.1).sum(),
-            (signals.entropy - entropy).sum(),
         ],
         dtype=np.float64,
     )

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
 from hybrid.errors import UsageError
-from hybrid.policy.choices import HANDOFF_TOKENS, NO_NUMBER, NumberRange, PolicyOptions
+from hybrid.policy.choices import NO_NUMBER, NumberRange, PolicyOptions
 from hybrid.policy.gates import (
     ALWAYS,
     NEVER,
@@ -29,7 +29,6 @@ from hybrid.policy.gates import (
     number_text,
 )
 from hybrid.policy.judges import Judge
-from hybrid.policy.planning import Planner
 from hybrid.policy.policy import Policy
 from hybrid.policy.rules.bild import ROLL_BACK, BildRollback
 from hybrid.policy.rules.block import BlockVerification
@@ -133,14 +132,12 @@ def compose(own: Policy, choices: PolicyOptions) -> Policy:
     return policy
 
 
-def _with_handoff(policy: Policy, hold: int | Literal["rest", "priced"], choices: PolicyOptions) -> Policy:
-    """Return a policy whose cloud writes so many tokens first at a handoff, the rest, or the cheaper of both."""
-    if hold == "priced":
-        pricer = choices.planner or Planner()
-        return replace(policy, handoff_tokens=policy.handoff_tokens or HANDOFF_TOKENS, pricer=pricer)
+def _with_handoff(policy: Policy, hold: int | Literal["rest"], choices: PolicyOptions) -> Policy:
+    """Return a policy whose cloud writes so many tokens first at a handoff, or the rest; under a planner it does."""
+    if policy.planner is not None:
+        return policy
     tokens, handback = (choices.max_tokens, None) if hold == "rest" else (hold, policy.handback)
-    planner = None if policy.planner is None else replace(policy.planner, back=tokens)
-    return replace(policy, handoff_tokens=tokens, handback=handback, planner=planner, pricer=None)
+    return replace(policy, handoff_tokens=tokens, handback=handback)
 
 
 def _check_parts(policy: Policy, choices: PolicyOptions) -> None:

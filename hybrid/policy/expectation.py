@@ -58,11 +58,9 @@ class ToldScore:
     """A score that tells of any draft what was told of one calibration question's."""
 
     judge: str
-    again: float
     question: CalibrationQuestion
     familiarity: Familiarity = NOTHING_FAMILIAR
     critic: str | None = None
-    concepts: str | None = None
 
     def forecast(self, signals: DraftSignals) -> Forecast:
         """Spread chance and loss evenly."""
@@ -108,7 +106,7 @@ def _weights(chances: Floats, mean: float) -> Floats:
 
 
 def _outcome(question: CalibrationQuestion, planner: Planner) -> PlannedOutcome:
-    score = ToldScore(planner.score.judge, planner.score.again, question)
+    score = ToldScore(planner.score.judge, question)
     own = replace(planner, score=score, words=(), prompt_tokens=question.prompt_tokens, floor=0.0)
     plan = own.plan(_draft_of(question), final=True)
     alone = float(own.prices.write(question.prompt_tokens, max(1, question.cloud_tokens), 0))

@@ -103,7 +103,7 @@ class PlanExplanation:
 def explain(position: int, plan: DraftPlan) -> PlanExplanation | None:
     """Explain a plan of a draft that begins at the answer's token ``position``, or of a question before any draft.
 
-    None for a handoff after a rejection, and for the later ones of short spans, of which nothing is weighed.
+    None for the later ones of short spans, of which nothing is weighed.
     """
     signals, costs, case = plan.signals, plan.costs, plan.case
     if costs is None or case is None:

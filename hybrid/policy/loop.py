@@ -115,7 +115,7 @@ def _decide_early(policy: Policy, planner: Planner, progress: Progress) -> Flow[
     plan = planner.opening()
     progress.decided = plan.action != "check"
     if plan.action == "write":
-        yield from write(_own_rule(policy), progress, TO_THE_END, plan.why, plan)
+        yield from write(_handback_rule(policy), progress, TO_THE_END, plan.why, plan)
         return
     progress.opening = plan if plan.paced else None
     if plan.action == "check":
@@ -165,33 +165,16 @@ def _write_from(policy: Policy, progress: Progress, drafted: Drafted, plan: Draf
     if progress.over:
         return
     start = len(progress.at)
-    limit = plan.limit or TO_THE_END if policy.pricer else policy.handoff_tokens
-    yield from write(_own_rule(policy), progress, limit, plan.why, None if kept else plan)
+    yield from write(_handback_rule(policy), progress, TO_THE_END, plan.why, None if kept else plan)
     if len(progress.at) == start and not progress.over:
         yield from emit(progress, dropped)
     else:
         progress.rejections += 1  # what was dropped was drawn: its coins are used
 
 
-def _own_rule(policy: Policy) -> HandbackRule:
-    """Return how the cloud writes under a planner: as much as was planned, perhaps with both models' rows."""
-    return WITH_LABELS if policy.planner is not None and policy.planner.labels else AFTER_ITS_TOKENS
-
-
-def _hand_over(policy: Policy, progress: Progress, why: str | None, left: int | None = None) -> Flow[None]:
-    """Give the cloud the pen: for some tokens first, or where that is cheaper for the rest of the answer.
-
-    ``left``: how many more tokens the answer is expected to have; None: nobody knows.
-    """
-    pricer = policy.pricer
-    if pricer is None:
-        yield from write(_handback_rule(policy), progress, policy.handoff_tokens, why)
-        return
-    plan = pricer.after_rejection(len(progress.at), left, progress.known(pricer))
-    if plan.limit is None:
-        yield from write(_own_rule(policy), progress, TO_THE_END, why, plan)
-    else:
-        yield from write(_handback_rule(policy), progress, policy.handoff_tokens, why, plan)
+def _hand_over(policy: Policy, progress: Progress, why: str | None) -> Flow[None]:
+    """Give the cloud the pen."""
+    yield from write(_handback_rule(policy), progress, policy.handoff_tokens, why)
 
 
 # ---- a check ---------------------------------------------------------------------------------------------------------
@@ -238,8 +221,7 @@ def _judge_span(
         if writes and not progress.over:
             # The reason is told once: at the token already paid for, if there is one.
             why = None if isinstance(following, PendingToken) else verdict.why
-            left = max(0, len(span) - len(shown)) if drafted.final else None
-            yield from _hand_over(policy, progress, why, left)
+            yield from _hand_over(policy, progress, why)
 
 
 def _check(
@@ -305,7 +287,12 @@ def _draw_tail(progress: Progress, tail: TailDraw) -> Flow[None]:
 
 
 def _handback_rule(policy: Policy) -> HandbackRule:
-    """Return when the cloud hands back after a rejection or a ``write``: when the models agree, if that matters."""
+    """Return when the cloud hands back after a rejection or a ``write``: when the models agree, if that matters.
+
+    Under a planner it writes to the end, perhaps with both models' rows.
+    """
+    if policy.planner is not None and policy.planner.labels:
+        return WITH_LABELS
     handback: AgreementTest | None = policy.handback
     if handback is None:
         return AFTER_ITS_TOKENS

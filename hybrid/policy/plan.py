@@ -95,12 +95,11 @@ class DraftPlan:
     """What to do with a draft of n tokens.
 
     ``keep`` and ``check`` the first ``at`` tokens (mostly all n); or let the cloud ``write`` from offset ``at``: those
-    before it are shown, the others dropped. ``limit``: how many tokens the cloud writes (None: to the end), and in a
-    check how many after a rejection (None: what is cheaper then; 0: none but the one that replaces the rejected, and
-    the next drafts are as short as this check). ``floor``: a coin had this checked, which would have been kept.
-    ``propensity``: the chance with which that coin falls as it did; 1 where none was tossed. ``paced``: without a day's
-    pacing more would have been asked. ``signals``, ``forecast`` and ``case`` are what it was decided from, for whoever
-    learns of the outcome or explains it.
+    before it are shown, the others dropped. ``limit``: how many tokens the cloud writes, in a check after a rejection
+    (None: to the end; 0: none but the one that replaces the rejected, and the next drafts are as short as this check).
+    ``floor``: a coin had this checked, which would have been kept. ``propensity``: the chance with which that coin
+    falls as it did; 1 where none was tossed. ``paced``: without a day's pacing more would have been asked. ``signals``,
+    ``forecast`` and ``case`` are what it was decided from, for whoever learns of the outcome or explains it.
     """
 
     action: PlanAction

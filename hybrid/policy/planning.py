@@ -4,22 +4,20 @@ The rule. h_i is the hazard that the judge's first rejection falls at token i of
 it, V what losing the answer counts, P the prompt and what is shown:
 
 - keep: ``V (1 - S_n)``;
-- check: ``in(P + n) + out + sum_j (S_j - S_(j+1)) x (the cheaper continuation after a rejection at j)``;
-- write from w: ``in(P + w) + (the cheaper continuation) + V (1 - S_w)``.
+- check: ``in(P + n) + out + sum_j (S_j - S_(j+1)) x (the rest after a rejection at j)``;
+- write from w: ``in(P + w) + (the rest) + V (1 - S_w)``.
 
-After a rejection, and where the cloud writes, two continuations are priced: it writes the rest in one request; or it
-writes ``back`` tokens and the local model goes on. Then the same choice comes again on the next draft, of which only
-``score.again`` is known, the chance q that it is turned down as well: to keep it loses ``V q``, a check costs itself
-and q times the rest from where it is turned down, or the cloud writes it all. Ties go to keep, and to the rest.
+After a rejection, and where the cloud writes, it writes the rest in one request. Ties go to keep.
 
 What keeping loses is a verdict, or where ``mean_excess`` is known nats: V times the expected excess loss a token,
-beside the mean excess of the pair's drafts. There nothing is checked whole, but by the floor's coin, and nothing handed
-back: on open text nearly every draft is turned down somewhere. Checks in short spans, each corrected by one token, are
-the third action, where it is known how many tokens are kept: ``(k L + s + w) / E`` a token of text, as in
-``spend.break_even``.
+beside the mean excess of the pair's drafts. There nothing is checked whole, but by the floor's coin: on open text
+nearly every draft is turned down somewhere. Checks in short spans, each corrected by one token, are the third action,
+where it is known how many tokens are kept: ``(k L + s + w) / E`` a token of text, as in ``spend.break_even``.
 
 A block of a draft is followed by more: by the tail that the question alone lets expect. Keeping and checking a block
-cost the tail beside it, which is priced as the next draft of a handback is; what the cloud writes to the end has none.
+cost the tail beside it, priced as a draft of which only the chance q is known that it is turned down: to keep it loses
+``V q``, a check costs itself and q times the rest from where it is turned down, or the cloud writes it all. What the
+cloud writes to the end has no tail.
 
 Laws (``tests/policy/test_planning.py``): the costs are those of a naive sum over every place of the first rejection;
 more worth never asks for less, a dearer check never checks more; only the ratios of prices matter. No model, no clock;
@@ -28,7 +26,6 @@ a coin for the floor is passed in. numpy alone, less than 0.1 ms a token beside 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
@@ -50,7 +47,7 @@ from hybrid.defer import (
 )
 from hybrid.policy.plan import DraftPlan, PlanCosts, PlannedCase, Worth
 from hybrid.policy.pricing import PricedDraft
-from hybrid.prob import Floats, Partition
+from hybrid.prob import Floats
 from hybrid.spend import AskPrices
 from hybrid.types import Ability
 
@@ -59,8 +56,6 @@ StreamMode: TypeAlias = Literal["whole", "blocks", "early"]
 TossFloor: TypeAlias = Callable[[Floats], int]
 
 PRIOR = PriorScore(DEFAULT_JUDGE)
-# A handback after so many tokens is priced: the first block of the other rules' handoffs.
-BACK = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +67,9 @@ class Planner:
     (None: by the answer's own, which falls alike for all questions of one seed). ``mean_excess``: the mean excess
     loss a token of the pair's drafts, in nats; None: what keeping loses is a verdict. ``kept_share``: the share of
     drafted tokens that the judge keeps, for short spans; None: not known. ``keep_below``: keep exactly where the
-    chance of being turned down is at most this, whatever it costs. ``labels``: the rows of what the cloud writes are
-    wanted, to learn from. ``partition``: which tokens say the same, where the score was fitted with it; a trace keeps
-    it beside the planner. ``unpaced_worth``: the worth that a day's pacing has lowered to ``worth``; None: it has not.
+    chance of being turned down is at most this, whatever it costs. ``whole``: it has but two actions, all is kept, or
+    all is written before anything was shown. ``labels``: the rows of what the cloud writes are
+    wanted, to learn from. ``unpaced_worth``: the worth that a day's pacing has lowered to ``worth``; None: it has not.
     Each plan is then made by both, and says where the higher one would have asked for more (``DraftPlan.paced``).
     ``used_up_nanousd``: the day's cap of which less is left than any request costs; None: of none.
     """
@@ -92,9 +87,8 @@ class Planner:
     mean_excess: float | None = None
     kept_share: float | None = None
     keep_below: float | None = None
-    back: int = BACK
+    whole: bool = False
     labels: bool = True
-    partition: Partition | None = None
     unpaced_worth: Worth | None = None
     used_up_nanousd: int | None = None
 
@@ -110,15 +104,10 @@ class Planner:
             return None
         return replace(self, worth=self.unpaced_worth, unpaced_worth=None)
 
-    @property
-    def whole(self) -> bool:
-        """Whether it has but two actions: all is kept, or all is written before anything was shown."""
-        return self.abilities <= {"open"} and self.stream != "blocks" and self.back == sys.maxsize
-
     def of_whole_answers(self) -> Planner:
         """Return the same planner with two actions: all is kept, or all is written before anything was shown.
 
-        It checks nothing, no coin has it check, no write begins within a draft and none ends before the answer does.
+        It checks nothing, no coin has it check, and no write begins within a draft.
         """
         return replace(
             self,
@@ -126,7 +115,7 @@ class Planner:
             stream="early" if self.stream == "early" else "whole",
             block=None,
             floor=0.0,
-            back=sys.maxsize,
+            whole=True,
             labels=False,
         )
 
@@ -155,22 +144,6 @@ class Planner:
                 plan = replace(plan, propensity=1.0 - self.floor)
         return self._marked(plan, lambda unpaced: unpaced._cheapest(priced(unpaced)))
 
-    def after_rejection(self, shown: int, left: int | None, known: int) -> DraftPlan:
-        """Decide how much the cloud writes after a rejection, with ``shown`` tokens of the answer.
-
-        ``left``: the tokens that are expected to follow; None: as the question lets expect.
-        """
-        expected = max(1.0, self.question.tokens - shown) if left is None else max(1.0, float(left))
-        draft = PricedDraft(
-            self, 0, shown, known, Forecast(np.zeros(0), np.zeros(0)), final=True, total=shown + expected
-        )
-        at = np.array([self.prompt_tokens + shown], dtype=np.float64)
-        rest, back = draft.continuations(at, np.array([expected]), np.array([known], dtype=np.float64))
-        keep = float(draft.lost(1.0, np.array([expected]), self.question.excess)[0])
-        costs = PlanCosts(keep, None, float(rest[0]), None, 1.0, None, draft.worth, draft.alone)
-        plan = DraftPlan("write", 0, self.back if back[0] < rest[0] else None, costs)
-        return self._marked(plan, lambda unpaced: unpaced.after_rejection(shown, left, known))
-
     def opening(self) -> DraftPlan:
         """Decide by the question alone, before anything is drafted: keep whatever will be drafted, or write it all.
 
@@ -196,7 +169,7 @@ class Planner:
         num, turned_down = draft.num, draft.forecast.turned_down
         keep = draft.kept(num) + float(draft.survival[num]) * draft.ahead(draft.known)
         check = draft.check_cost() if draft.can_check and self.mean_excess is None else None
-        write, at, limit = draft.best_write()
+        write, at = draft.best_write()
         span, spans = draft.short_spans()
         place = int(np.argmax(-np.diff(draft.survival))) if num and turned_down > 0.0 else None
         costs = PlanCosts(keep, check, write, spans, turned_down, place, draft.worth, draft.alone)
@@ -208,7 +181,7 @@ class Planner:
             case "spans":
                 return DraftPlan("check", min(span, num), 0, costs)
             case "write":
-                return DraftPlan("write", at, limit, costs)
+                return DraftPlan("write", at, None, costs)
 
     def _forced(self, turned_down: float) -> bool | None:
         """Whether a level of risk says that the draft is kept; None: no level does."""
@@ -227,7 +200,7 @@ class Planner:
 
         Of what was learned online it holds what this question reads, and nothing that other questions' words taught.
         """
-        kept = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "partition"}
+        kept = {each.name: getattr(self, each.name) for each in fields(self)}
         prices = asdict(self.prices)
         prices.pop("note")
         return kept | {
@@ -249,6 +222,7 @@ class Planner:
         """Read what ``to_json`` gave. Raises ValueError."""
         try:
             unpaced = kept.get("unpaced_worth")  # a trace of before it was kept has none
+            kept = {name: value for name, value in kept.items() if name != "back"}  # an earlier version's
             made = {
                 "worth": Worth.from_json(kept["worth"]),
                 "unpaced_worth": None if unpaced is None else Worth.from_json(unpaced),

@@ -73,8 +73,6 @@ class Policy:
     tokens and double, until a row does. 0: it draws that one token."""
     planner: Planner | None = field(default=None, hash=False)
     """Weighs each draft: keep, check or write. Then the gate is never asked, and no exact law holds."""
-    pricer: Planner | None = field(default=None, hash=False)
-    """Prices a handoff: the cloud writes ``handoff_tokens`` first, or the rest in one request. None: the former."""
     stages: tuple[Stage, ...] = ()
     """The local models above the smallest, which drafts: each reads what the one below drafts (``stages``)."""
 
@@ -187,7 +185,7 @@ class Policy:
         if not (policy.judge or "write" in policy.gate.decisions):
             policy = replace(policy, handoff_tokens=0)
         if not policy.handoff_tokens:
-            policy = replace(policy, handback=None, pricer=None)
+            policy = replace(policy, handback=None)
         policy = replace(policy, bonus=policy.takes_bonus)
         return policy if policy.handback else replace(policy, handback_after=1)
 
@@ -200,8 +198,7 @@ class Policy:
         parts |= {} if policy.judge is None else {"judge": policy.judge}
         parts |= {} if policy.judged_tokens is None else {"scope": policy.judged_tokens}
         parts |= {"bonus": "true"} if policy.bonus else {}
-        if policy.handoff_tokens:
-            parts["hold"] = policy.handoff_tokens if policy.pricer is None else "priced"
+        parts |= {"hold": policy.handoff_tokens} if policy.handoff_tokens else {}
         parts |= {"handback": policy.handback} if policy.handback else {}
         parts |= {"lead": policy.lead} if policy.lead else {}
         return " ".join([policy.name, *(f"{key}={value}" for key, value in parts.items())])

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybrid.defer import Forecast
-from hybrid.policy.plan import MOST_WORTH
 from hybrid.prob import Floats
 
 if TYPE_CHECKING:
@@ -54,7 +53,6 @@ class PricedDraft:
         forecast: Forecast,
         *,
         final: bool,
-        total: float | None = None,
     ) -> None:
         """Take a forecast of ``num`` tokens after ``shown``; ``known`` and ``final`` are as in ``Planner.plan``."""
         self.planner, self.prices, self.num, self.forecast = planner, planner.prices, num, forecast
@@ -63,7 +61,7 @@ class PricedDraft:
         self.known = float(known)
         # What is expected beyond a block: what the question lets expect; half as much again where it has outgrown that.
         self.tail = 0.0 if final else max(planner.question.tokens - shown - num, num / 2, 1.0)
-        self.total = shown + num + self.tail if total is None else total
+        self.total = shown + num + self.tail
         self.alone = float(self.prices.write(planner.prompt_tokens, self.total, 0))
         self.worth = planner.worth.of(self.alone)
         self.can_check = {"score", "write"} <= planner.abilities
@@ -90,40 +88,35 @@ class PricedDraft:
 
     # ---- what follows -----------------------------------------------------------------------------------------------
 
-    def _next_draft(self, at: Floats, left: Floats, known: Floats, chance: float, excess: float = 0.0) -> Floats:
-        """Return what the next draft of ``left`` tokens costs, turned down with ``chance``: the cheapest of three."""
-        kept = place_of_rejection(chance) * left
-        rest = self.prices.write(at + kept, np.maximum(left - kept, 1.0), at + kept)
-        checks = self.can_check and self.planner.mean_excess is None
-        checked = self.prices.check(at, left, known) + chance * rest if checks else MOST_WORTH
-        whole = self.prices.write(at, left, known) if "write" in self.planner.abilities else MOST_WORTH
-        return cast(Floats, np.minimum(self.lost(chance, left, excess), np.minimum(checked, whole)))
-
     def ahead(self, known: float) -> float:
-        """Return what the tail of a block is expected to cost, where so many tokens are known by then."""
+        """Return what the tail of a block is expected to cost, where so many tokens are known by then.
+
+        The cheapest of three: to keep it, to check it, to have it written.
+        """
         if not self.tail:
             return 0.0
-        question = self.planner.question
+        planner, question, left = self.planner, self.planner.question, self.tail
         rate = -np.log1p(-min(question.turned_down, _SURE)) / max(question.tokens, 1.0)
-        chance = float(-np.expm1(-rate * self.tail))
-        at, left = np.array([float(self.start + self.num)]), np.array([self.tail])
-        return float(self._next_draft(at, left, np.array([known]), chance, question.excess)[0])
+        chance, at = float(-np.expm1(-rate * left)), float(self.start + self.num)
+        kept = place_of_rejection(chance) * left
+        costs = [float(self.lost(chance, np.array([left]), question.excess)[0])]
+        if self.can_check and planner.mean_excess is None:
+            rest = self.prices.write(at + kept, max(left - kept, 1.0), at + kept)
+            costs.append(float(self.prices.check(at, left, known) + chance * rest))
+        if "write" in planner.abilities:
+            costs.append(float(self.prices.write(at, left, known)))
+        return min(costs)
 
-    def continuations(self, at: Floats, left: Floats, known: Floats) -> tuple[Floats, Floats]:
-        """Return the price of the rest, and that of a handback, where the cloud writes after ``at``. Shapes as ``at``.
+    def rest(self, at: Floats, left: Floats, known: Floats) -> Floats:
+        """Return the price of the rest, where the cloud writes after ``at``. Shapes as ``at``.
 
-        A handback that would write as much as the rest costs infinitely much, and so does any under nats. There the
-        rest costs what it loses behind a local beginning, too.
+        Under nats it costs what it loses behind a local beginning, too.
         """
         rest = cast(Floats, self.prices.write(at, np.maximum(left, 1.0), known))
-        if self.planner.mean_excess is not None:
-            begun = at > self.planner.prompt_tokens
-            return rest + self.nat * AFTER_LOCAL * self.planner.mean_excess * left * begun, np.full(at.shape, np.inf)
-        back = float(self.planner.back)
-        after = left - back
-        then, left_then = at + back, np.maximum(after, 1.0)
-        next_draft = self._next_draft(then, left_then, then, self.planner.score.again)
-        return rest, np.where(after > 0.0, self.prices.write(at, back, known) + next_draft, np.inf)
+        if self.planner.mean_excess is None:
+            return rest
+        begun = at > self.planner.prompt_tokens
+        return rest + self.nat * AFTER_LOCAL * self.planner.mean_excess * left * begun
 
     # ---- the actions ------------------------------------------------------------------------------------------------
 
@@ -132,23 +125,22 @@ class PricedDraft:
         falls = self.survival[:-1] - self.survival[1:]
         at: Floats = np.arange(self.num, dtype=np.float64) + float(self.start)
         left = self.start + self.num - 1.0 - at + self.tail
-        after = np.minimum(*self.continuations(at + 1.0, left, at))
+        after = self.rest(at + 1.0, left, at)
         check = float(self.prices.check(self.start, self.num, min(self.known, self.start)))
         tail = self.ahead(float(self.start + self.num))
         return check + float(falls @ after) + float(self.survival[-1]) * tail
 
-    def best_write(self) -> tuple[float | None, int, int | None]:
-        """Return the cost of the best place to let the cloud write from, the place, and how much (None: the rest)."""
+    def best_write(self) -> tuple[float | None, int]:
+        """Return the cost of the best place to let the cloud write the rest from, and the place."""
         offsets = np.arange(self.num + (1 if self.tail else 0), dtype=np.float64)
         at, left = offsets + float(self.start), self.num - offsets + self.tail
         known = cast(Floats, np.minimum(self.known, at))
-        rest, back = self.continuations(at, left, known)
-        costs = np.minimum(rest, back) + self._kept_all[: len(offsets)]
+        costs = self.rest(at, left, known) + self._kept_all[: len(offsets)]
         costs[~self._can_write_from(offsets)] = np.inf
         best = int(np.argmin(costs)) if len(costs) else 0
         if not len(costs) or costs[best] == np.inf:
-            return None, 0, None
-        return float(costs[best]), best, self.planner.back if back[best] < rest[best] else None
+            return None, 0
+        return float(costs[best]), best
 
     def _can_write_from(self, offsets: Floats) -> NDArray[np.bool_]:
         """Where the endpoint can write from, and where a level of risk allows that nothing before it is checked."""

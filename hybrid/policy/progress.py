@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
-import numpy as np
-
-from hybrid.defer import ConceptNumbers, CriticNumbers, DraftSignals, floor_coin
+from hybrid.defer import CriticNumbers, DraftSignals, floor_coin
 from hybrid.policy.coins import Coin, CoinKey
 from hybrid.policy.plan import DraftPlan, JudgedSpan
 from hybrid.policy.planning import Planner
@@ -18,13 +16,12 @@ from hybrid.policy.requests import (
     AnswerEnded,
     Drafted,
     Emit,
-    PendingToken,
     Reply,
     Request,
     Span,
     ids,
 )
-from hybrid.prob import Dense, Floats, Partition, concept_kl
+from hybrid.prob import Dense, Floats
 from hybrid.types import Divergence, Ids, num_shared
 
 T = TypeVar("T")
@@ -41,10 +38,10 @@ class Progress:
     ``next_divergence`` was measured at the next position. ``block``: how many tokens the cloud writes at once where its
     row does not determine its distribution; 0: as many as at first. ``sent``: the answer's part of all
     that the cloud has read or written. ``last_divergence``: the KL in nats that was measured last, with its
-    position, of the token ``last_measured``. ``checked_span``: the drafts from here on are so short, and each is
-    checked. ``decided``: no draft is weighed any more. ``opening``: what the question alone decided where pacing has
-    lowered it, until it is told with what is first shown or checked. ``expert``: which of several local models a judge
-    has found near enough to write the next draft.
+    position. ``checked_span``: the drafts from here on are so short, and each is checked. ``decided``: no draft is
+    weighed any more. ``opening``: what the question alone decided where pacing has lowered it, until it is told with
+    what is first shown or checked. ``expert``: which of several local models a judge has found near enough to write
+    the next draft.
     """
 
     coin: Coin
@@ -59,7 +56,6 @@ class Progress:
     block: int = 0
     sent: list[Ids] = field(default_factory=list)
     last_divergence: tuple[float, int] | None = None
-    last_measured: PendingToken | None = None
     checked_span: int | None = None
     decided: bool = False
     opening: DraftPlan | None = None
@@ -120,15 +116,7 @@ class Progress:
             last_divergence=nats,
             divergence_age=len(self.at) - 1 - position,
             critic=critic,
-            concepts=None if planner.partition is None else self._over_concepts(planner.partition, rows),
         )
-
-    def _over_concepts(self, partition: Partition, rows: Sequence[Dense]) -> ConceptNumbers:
-        """Return what is known over concepts of a draft, and of the token before it that was measured last."""
-        last, nats = self.last_measured, None
-        if last is not None and last.target_row is not None and last.draft_row is not None:
-            nats = concept_kl(last.target_row, last.draft_row, partition).lower
-        return ConceptNumbers(np.array([partition.entropy(row) for row in rows], dtype=np.float64), nats)
 
 
 def emit(
@@ -143,7 +131,6 @@ def emit(
     for position, token in enumerate(tokens, start=len(progress.at)):
         if token.kl is not None:
             progress.last_divergence = token.kl.lower, position
-            progress.last_measured = token
     reply = yield Emit(tokens, plan, judged)
     if not isinstance(reply, AnswerContinues | AnswerEnded):
         raise protocol_error(reply)

@@ -84,11 +84,6 @@ class Partition:
         masses: Floats = np.bincount(self.labels, weights=probs, minlength=self.num_concepts).astype(np.float64)
         return masses
 
-    def entropy(self, row: Dense) -> float:
-        """Return the entropy of a row over concepts, in nats: at most that over tokens."""
-        masses = self.over(row.num_tokens).masses(row.probs)
-        return max(0.0, -float(np.sum(masses * np.log(masses, out=np.zeros_like(masses), where=masses > 0.0))))
-
 
 @dataclass(frozen=True, eq=False)
 class _Boxes:

@@ -1,7 +1,7 @@
 """Calibrations on disk: those that come with the package, and those that a user has bought. One file a pair and judge.
 
 Laws (``tests/run/test_calibrations.py``): what was kept is found again, by the pair and the judge or by the pair alone;
-what was fitted with a critic, or with concepts, is found for these alone;
+what was fitted with a critic is found for it alone;
 the user's own comes before a shipped one, however few questions it knows, and then that can be told; what a newer one
 has replaced stays on disk and can be taken back; a file of the user's own that cannot be read is none, is told, and is
 put aside where another takes its place.
@@ -15,7 +15,6 @@ import os
 from collections.abc import Iterator
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import product
 from pathlib import Path
 
 import hybrid.defer
@@ -39,21 +38,19 @@ def calibration_for(
     judge: str | None = None,
     *,
     critic: str | None = None,
-    concepts: str | None = None,
     shipped_only: bool = False,
 ) -> Calibration | None:
     """Return what is known of a pair: ``local``, a model's identity, and ``cloud``, the name of the model there.
 
     ``judge``: as ``--judge`` writes it; None: any, and of the user's own the newest. None is returned for a pair, or a
     judge of it, of which nothing is known. ``critic``: a critic's identity; what was fitted with it comes first, and
-    what was fitted with another is none. ``concepts``: the digest of a partition, likewise. ``shipped_only``: the
-    user's own do not count.
+    what was fitted with another is none. ``shipped_only``: the user's own do not count.
     """
     candidates = [*([] if shipped_only else _own(local, cloud)), *_shipped()]
     fitting = (each for each in candidates if (each.local, each.cloud) == (local, cloud))
     judged = [each for each in fitting if judge in {None, each.judge}]
-    for wanted in product(dict.fromkeys((critic, None)), dict.fromkeys((concepts, None))):
-        if found := next((each for each in judged if (each.critic, each.concepts) == wanted), None):
+    for wanted in (critic, None):
+        if found := next((each for each in judged if each.critic == wanted), None):
             return found
     return None
 
@@ -66,9 +63,8 @@ def outranked(calibration: Calibration, judge: str | None = None) -> Calibration
     if is_shipped(calibration):
         return None
     local, cloud, critic = calibration.local, calibration.cloud, calibration.critic
-    concepts = calibration.concepts
-    shipped = calibration_for(local, cloud, judge, critic=critic, concepts=concepts, shipped_only=True)
-    if shipped is None or (shipped.critic, shipped.concepts) != (critic, concepts):
+    shipped = calibration_for(local, cloud, judge, critic=critic, shipped_only=True)
+    if shipped is None or shipped.critic != critic:
         return None
     return shipped if len(calibration.questions) < len(shipped.questions) else None
 
@@ -88,15 +84,17 @@ def keep_calibration(calibration: Calibration) -> Path:
     """
     folder = scores_folder()
     critic = "" if calibration.critic is None else f"-critic-{calibration.critic[:8]}"
-    concepts = "" if calibration.concepts is None else f"-concepts-{calibration.concepts[:8]}"
     judge = calibration.judge.replace(":", "-")
-    path = folder / f"{_pair(calibration.local, calibration.cloud)}-{judge}{critic}{concepts}{SUFFIX}"
+    name = f"{_pair(calibration.local, calibration.cloud)}-{judge}{critic}"
+    path = folder / f"{name}{SUFFIX}"
     raw = json.dumps(calibration.to_json()).encode()
     try:
         make_folder(folder)
-        if path in damaged_calibrations(calibration.local, calibration.cloud):
-            put_aside(path)
-        elif path.exists() and path.read_bytes() != raw:
+        # What reads numbers over concepts, of before these were dropped, stands under a longer name.
+        replaced = {path, *folder.glob(f"{name}-concepts-*{SUFFIX}")}
+        for each in replaced.intersection(damaged_calibrations(calibration.local, calibration.cloud)):
+            put_aside(each)
+        if path.exists() and path.read_bytes() != raw:
             _copy(path, _next(path, EARLIER))
         replace_content(path, raw)
     except OSError as error:
@@ -108,11 +106,6 @@ def keep_calibration(calibration: Calibration) -> Path:
 def is_shipped(calibration: Calibration) -> bool:
     """Whether a calibration came with the package."""
     return any(each is calibration for each in _shipped())
-
-
-def own_concepts(local: str, cloud: str) -> str | None:
-    """Return the digest of the concepts that the user's newest calibration of a pair was fitted with; None: none."""
-    return next((each.concepts for each in _own(local, cloud)), None)
 
 
 def take_back(local: str, cloud: str, critic: str | None = None) -> bool:

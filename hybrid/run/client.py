@@ -347,7 +347,7 @@ class AsyncClient:
         can = await verifier.connect(connected=connected, decides=decides) if policy.needs else None
         settings = settings if can is None else within_reach(settings, can)
         span = self._span(settings, len(ids), can)
-        if policy.planner is not None or policy.pricer is not None:
+        if policy.planner is not None:
             bound = await self._bound(settings, asked.prompt, ids, can, budget)
         policy = policy_of(settings, span, bound.planner if bound else None, room, asked.concepts)
         builder.notes_of = partial(self._check_cost.of, policy), await self._check_time.bind(policy, can, builder)

@@ -125,8 +125,8 @@ def check_effect(settings: Settings, given: Mapping[str, object]) -> None:
     _check_dials(settings, given)
     named = given.get("concepts") is not None
     online = settings.model_copy(update={"offline": False})  # what would act with a cloud may be said without one
-    if named and not (weighs(settings.policy) or policy_of(online).wants_concepts):
-        acting = "concepts and auto, and with --judge concept"
+    if named and not policy_of(online).wants_concepts:
+        acting = "concepts, and with --judge concept"
         msg = f"concepts changes nothing in the policy {settings.policy}: it acts in {acting}"
         raise UsageError(msg)
     chosen = {name: getattr(settings, name) for name in PolicyChoices.model_fields}

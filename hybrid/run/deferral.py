@@ -36,7 +36,6 @@ from hybrid.policy.gates import number_text
 from hybrid.policy.plan import UNKNOWN_WORTH, WORTH, Worth
 from hybrid.policy.planning import Planner
 from hybrid.policy_choices import USD
-from hybrid.prob import Partition
 from hybrid.run.composition import policy_of
 from hybrid.run.endpoint_terms import EndpointTerms, block_tokens
 from hybrid.run.events import Event
@@ -150,7 +149,6 @@ class PairSource:
         self._terms = EndpointTerms()
         self._pairs: dict[tuple[str, str | None], PairKnowledge] = {}
         self._reading = asyncio.Lock()
-        self._partition: Partition | None = None
         self._learning: set[asyncio.Task[None]] = set()
 
     @property
@@ -200,7 +198,6 @@ class PairSource:
             kept_share=pair.kept_share,
             keep_below=KEEP_NOTHING if asks else None if risk is None else learner.risk_cutoff(risk),
             labels=settings.learn,
-            partition=None if score.concepts is None else self._partition,
         )
         if asked.whole:
             planner = planner.of_whole_answers()
@@ -233,9 +230,7 @@ class PairSource:
         async with self._reading:
             if (cloud, judge) not in self._pairs:
                 facts = self._facts
-                self._partition = self._partition or await asyncio.to_thread(facts.known_partition)
-                concepts = None if self._partition is None else self._partition.digest
-                known = partial(read_knowledge, critic=facts.critic, concepts=concepts, shipped_only=facts.shipped_only)
+                known = partial(read_knowledge, critic=facts.critic, shipped_only=facts.shipped_only)
                 read = partial(known, facts.local, cloud, judge)
                 self._pairs[cloud, judge] = await asyncio.to_thread(read)
         return self._pairs[cloud, judge]

@@ -115,7 +115,7 @@ class Driver:
     async def answer(self, policy: Policy) -> Answer:
         """Write the answer, publishing every event as it happens."""
         self._publish(events.Started(self._prompt.ids, policy.name, str(policy)))
-        if planner := policy.planner or policy.pricer:
+        if planner := policy.planner:
             self._used_up_nanousd = planner.used_up_nanousd
         if self._limits.recording is not None:
             self._begin_recording(self._limits.recording, policy)
@@ -318,8 +318,7 @@ class Driver:
             reader.rows_read = []
         end_ids, rows = tuple(sorted(self._engine.end_ids)), self._readers[-1].cursor
         sampling, most = self._drafter.sampling, self._limits.max_tokens
-        planner = policy.planner or policy.pricer
-        kept = None if planner is None else json.dumps(planner.to_json())
+        kept = None if policy.planner is None else json.dumps(policy.planner.to_json())
         marks = self._builder.marks
         self._publish(
             events.RecordingStarted(

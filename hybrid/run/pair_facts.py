@@ -15,8 +15,6 @@ from hybrid.cloud import Capabilities
 from hybrid.cloud.probe_result import ProbeCache
 from hybrid.engine.identity import identify
 from hybrid.errors import UsageError
-from hybrid.prob import Partition
-from hybrid.run.contexts import no_partition
 from hybrid.sources import identities_file
 from hybrid.spend import TokenTimes
 
@@ -28,21 +26,13 @@ class PairFacts:
     ``local``: what identifies the model's file; None: nothing is known of any pair, and nothing is kept. ``times``:
     what a probe has measured of an endpoint; it may read a file. ``shipped_only``: of the pair is known what comes with
     the package, and neither what a user has bought nor what was learned. ``critic``: what identifies the critic's file;
-    None: there is no critic. ``partition`` reads which tokens of the local vocabulary say the same; it raises
-    UsageError where nobody knows.
+    None: there is no critic.
     """
 
     local: str | None = None
     times: Callable[[Capabilities], TokenTimes | None] = lambda _: None
     shipped_only: bool = False
     critic: str | None = None
-    partition: Callable[[], Partition] = no_partition
-
-    def known_partition(self) -> Partition | None:
-        """Return which tokens say the same; None where nobody knows. It may read a file."""
-        with contextlib.suppress(UsageError):
-            return self.partition()
-        return None
 
     @classmethod
     def of(

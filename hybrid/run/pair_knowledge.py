@@ -31,7 +31,10 @@ FEWER = (
     "your own calibration of this pair, of {own} questions, is taken in the place of the package's, of {shipped} "
     "(hybrid calibrate buys more)"
 )
-DAMAGED = "your own calibration of this pair is not used, it is damaged or of another version: {path}"
+DAMAGED = (
+    "your own calibration of this pair is not used, it is damaged or of another version (hybrid calibrate fits it anew "
+    "to the labels that were kept): {path}"
+)
 UNREAD = (
     "the critic changes nothing here: nothing is known of this pair of models with it (hybrid calibrate --critic fits "
     "a score to what it says)"
@@ -135,19 +138,17 @@ def read_knowledge(
     judge: str | None,
     *,
     critic: str | None = None,
-    concepts: str | None = None,
     shipped_only: bool = False,
 ) -> PairKnowledge:
     """Read what is known of a pair under a judge (None: the calibration's own). ``local`` None: nothing is, or kept.
 
     ``critic``: the identity of a model that reads drafts; what it says counts where a score was fitted with it.
-    ``concepts``: the digest of a partition, likewise.
     ``shipped_only``: what comes with the package, and nothing is kept.
     """
     if local is None or not cloud:
         prior = PriorScore(judge or DEFAULT_JUDGE)
         return PairKnowledge(prior, OnlineLearner(prior), standing=(UNCALIBRATED,) if cloud else ())
-    wanted = partial(calibration_for, local, cloud, critic=critic, concepts=concepts, shipped_only=shipped_only)
+    wanted = partial(calibration_for, local, cloud, critic=critic, shipped_only=shipped_only)
     calibration = wanted(judge)
     base: Score = calibration.score if calibration else PriorScore(judge or DEFAULT_JUDGE)
     other = None if calibration else wanted()
@@ -163,7 +164,6 @@ def read_knowledge(
     state, kept = None, KeptOutcomes()
     # What one score told is nothing to learn another's correction from.
     judged = base.judge if base.critic is None else f"{base.judge} critic:{base.critic}"
-    judged += "" if base.concepts is None else f" concepts:{base.concepts}"
     with contextlib.suppress(UsageError):  # no home to keep files in
         state = None if shipped_only else PairState(scores_folder(), local, cloud, judged)
         kept = state.read() if state else kept

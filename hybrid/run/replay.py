@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -76,9 +76,8 @@ async def replay(path: Path, publish: Publish = lambda _: None, **chosen: Any) -
         if policy.wants_concepts and concepts is None:
             msg = f"{path} does not hold which tokens say the same: record it where `hybrid concepts show` knows some"
             raise UsageError(msg)
-        if policy.planner is not None or policy.pricer is not None:
+        if policy.planner is not None:
             planner = await _planner(trace, settings, budget.price)
-            planner = replace(planner, partition=None if planner.score.concepts is None else trace.concepts)
             policy = policy_of(settings, None, planner, trace.max_tokens, concepts)
         return await driver.answer(with_stages(policy, exact_stages(trace.chain, sampling)))
     finally:

@@ -8,20 +8,19 @@ rows; what is written as JSON is read again to the last bit. Neither the questio
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid.defer import ConceptNumbers, CriticNumbers, DraftSignals
+from hybrid.defer import CriticNumbers, DraftSignals
 from hybrid.defer.labels import LabelledDraft, LabelledQuestion
 from hybrid.defer.packed import read_number
 from hybrid.defer.signals import OF_TOKENS
 from hybrid.errors import UsageError
 from hybrid.prob import (
-    Dense,
     Floats,
     GreedyAcceptance,
     MultiplicativeAcceptance,
@@ -83,19 +82,14 @@ class OverConcepts:
         pairs = zip(found.cloud, found.local, strict=False)
         return cls(partition.digest, np.array([concept_kl(row, local, partition).lower for row, local in pairs]))
 
-    def to_json(self, signals: DraftSignals) -> dict[str, Any]:
-        """Return plain data, and the entropies of the text's signals beside it."""
-        entropy = np.zeros(0) if signals.concepts is None else signals.concepts.entropy
-        return {"digest": self.digest, "kl": _packed(self.kl), "entropy": _packed(entropy)}
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for ``json.dumps``."""
+        return {"digest": self.digest, "kl": _packed(self.kl)}
 
     @classmethod
-    def from_json(cls, kept: Mapping[str, Any]) -> tuple[OverConcepts, ConceptNumbers]:
-        """Read both. Raises ValueError, TypeError or KeyError for anything else."""
-        return cls(str(kept["digest"]), _unpacked(kept["kl"])), ConceptNumbers(_unpacked(kept["entropy"]))
-
-
-def _entropies(partition: Partition, rows: Sequence[Dense]) -> ConceptNumbers:
-    return ConceptNumbers(np.array([partition.entropy(row) for row in rows], dtype=np.float64))
+    def from_json(cls, kept: Mapping[str, Any]) -> OverConcepts:
+        """Read what ``to_json`` returned; more is passed over. Raises ValueError, TypeError or KeyError."""
+        return cls(str(kept["digest"]), _unpacked(kept["kl"]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,8 +99,8 @@ class BoughtText:
     Shapes (M,): ``kl`` and ``kl_upper``, the ends of KL(cloud || local) in nats; ``tv`` and ``tv_upper``, those of the
     total variation; ``excess``, log P_cloud(best) - log P_cloud(token), at least; ``certificates``, one array a rule.
     The log-probabilities of the two models may be off by ``local_noise`` and ``cloud_noise`` nats. ``nanousd``: what
-    the text cost, None where that is not known. ``concepts``: what was worked out over the concepts of a partition,
-    which ``signals`` has the entropies of; None: none was known.
+    the text cost, None where that is not known. ``concepts``: what was worked out over the concepts of a partition;
+    None: none was known.
     """
 
     signals: DraftSignals
@@ -124,9 +118,7 @@ class BoughtText:
     @classmethod
     def of_rows(cls, words: tuple[int, ...], found: TextRows, partition: Partition | None = None) -> BoughtText:
         """Reduce a text's rows to numbers. ``words``: the question's ``word_buckets``; ``partition``: its concepts."""
-        own = None if partition is None else _entropies(partition, found.local)
-        prompt, ended = len(found.prompt), found.ended
-        signals = DraftSignals.of_rows(words, prompt, 0, found.tokens, found.local, ended=ended, concepts=own)
+        signals = DraftSignals.of_rows(words, len(found.prompt), 0, found.tokens, found.local, ended=found.ended)
         known = list(zip(found.cloud, found.local, found.tokens, strict=False))
         divergences = [kl_divergence(row, local) for row, local, _ in known]
         variations = [total_variation(row, local) for row, local, _ in known]
@@ -199,7 +191,7 @@ class BoughtText:
             "certificates": {name: _packed(values) for name, values in self.certificates.items()},
             "noise": [self.local_noise, self.cloud_noise],
             "nanousd": self.nanousd,
-        } | ({} if self.concepts is None else {"concepts": self.concepts.to_json(signals)})
+        } | ({} if self.concepts is None else {"concepts": self.concepts.to_json()})
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> BoughtText:
@@ -209,9 +201,8 @@ class BoughtText:
         words, prompt_tokens, ended = tuple(map(_whole, kept["words"])), _whole(kept["prompt_tokens"]), kept["ended"]
         if not isinstance(ended, bool):
             raise TypeError("a text has ended or not")
-        concepts, numbers = OverConcepts.from_json(kept["concepts"]) if "concepts" in kept else (None, None)
-        rows = entropy, top, second, logprob
-        signals = DraftSignals(words, prompt_tokens, 0, tokens, *rows, ended, concepts=numbers)
+        concepts = OverConcepts.from_json(kept["concepts"]) if "concepts" in kept else None
+        signals = DraftSignals(words, prompt_tokens, 0, tokens, entropy, top, second, logprob, ended)
         kl, kl_upper, tv, tv_upper, excess = measures = [_unpacked(kept[name]) for name in _MEASURES]
         certificates = {name: _unpacked(kept["certificates"][name]) for name in CERTIFICATES}
         if len({len(each) for each in (*measures, *certificates.values())}) > 1 or len(kl) > len(signals):

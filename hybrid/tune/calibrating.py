@@ -161,6 +161,4 @@ def calibrate_pair(
 
 def _fitted(questions: Sequence[BoughtQuestion], names: PairNames, judge: str, critic: str | None) -> Calibration:
     labelled = [each.labelled(judge) for each in questions]
-    known = {None if each.judged.concepts is None else each.judged.concepts.digest for each in questions}
-    concepts = known.pop() if len(known) == 1 else None  # of several, or where some have none, nobody reads them
-    return fit(labelled, local=names.local, cloud=names.model, judge=judge, critic=critic, concepts=concepts)
+    return fit(labelled, local=names.local, cloud=names.model, judge=judge, critic=critic)

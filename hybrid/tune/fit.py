@@ -42,7 +42,6 @@ from hybrid.defer.learned import (
 )
 from hybrid.defer.linear import LinearModel, Scale
 from hybrid.defer.logistic import SparseRows, fit_logistic, fit_ridge
-from hybrid.defer.score import PRIOR_AGAIN
 from hybrid.defer.trees import BoostedTrees
 from hybrid.errors import UsageError
 from hybrid.prob import Floats
@@ -59,8 +58,6 @@ TREES = {"max_iter": 150, "learning_rate": 0.07, "max_leaf_nodes": 16, "l2_regul
 # questions it takes 3 s.
 # A text is also decided block by block: a question's draft is cut into blocks of one of these lengths.
 BLOCKS = (8, 16, 32, 64)
-# Prior handbacks: so many count as seen, of which PRIOR_AGAIN were turned down again.
-PRIOR_HANDBACKS = 4.0
 # Above this share of turned-down drafts a verdict says little of a draft.
 MOST_TURNED_DOWN = 0.8
 # The default dials: a turned-down answer is worth 2.2 times what the cloud alone takes for it; or half the bill, at the
@@ -79,7 +76,6 @@ def fit(
     cloud: str,
     judge: str,
     critic: str | None = None,
-    concepts: str | None = None,
     seed: int = 0,
     trees: bool = True,
 ) -> Calibration:
@@ -88,10 +84,11 @@ def fit(
     Of 100 questions and more a fifth is held out, which the score never sees.
 
     ``critic``: the identity of the critic that has read all drafts; None: what a critic says of them is passed over.
-    ``concepts``: the digest of the partition that all drafts have numbers of, likewise.
     ``trees``: use scikit-learn if it is installed. Raises UsageError for fewer than ten questions.
     """
-    questions = [_read_by(critic, each, concepts) for each in questions]
+    questions = [
+        replace(each, draft=replace(each.draft, signals=read_by(critic, each.draft.signals))) for each in questions
+    ]
     if len(questions) < FEWEST:
         msg = f"{len(questions)} labelled questions: a calibration needs {FEWEST} at the least"
         raise UsageError(msg)
@@ -101,7 +98,7 @@ def fit(
     score, *by_folds = _fit_score(
         [each for each, out in zip(questions, held_out, strict=True) if not out], judge, seed, trees
     )
-    score = replace(score, critic=critic, concepts=concepts)
+    score = replace(score, critic=critic)
     chances, told = np.zeros(len(questions)), np.zeros(len(questions))
     chances[~held_out], told[~held_out] = by_folds
     for i in np.flatnonzero(held_out):
@@ -129,15 +126,6 @@ def _fit_score(
         bent = _fit_recalibration(log_odds[folds != fold], turned_down[folds != fold])
         chances[folds == fold] = [recalibrated_chance(each, bent) for each in log_odds[folds == fold]]
     return _assemble(questions, judge, seed, trees, _fit_recalibration(log_odds, turned_down)), chances, told
-
-
-def _read_by(critic: str | None, question: LabelledQuestion, concepts: str | None) -> LabelledQuestion:
-    """Return a question as a score that reads a critic's numbers, or concepts', is fitted to it. Raises ValueError."""
-    first, *handed = (
-        replace(each, signals=read_by(critic, each.signals, concepts))
-        for each in (question.draft, *question.after_handback)
-    )
-    return replace(question, draft=first, after_handback=tuple(handed))
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +196,7 @@ def _fit_linear(
 
 
 def _variants(question: LabelledQuestion, number: int) -> list[LabelledDraft]:
-    """Return what may have to be decided of a question: its draft, the draft in blocks, drafts after a handback.
+    """Return what may have to be decided of a question: its draft, and the draft in blocks.
 
     Of every other question the blocks come after checked ones, where that divergence is known.
     """
@@ -216,8 +204,7 @@ def _variants(question: LabelledQuestion, number: int) -> list[LabelledDraft]:
     end = len(draft.signals) if draft.first_rejection is None else draft.first_rejection + 1
     cut = range(0, end, length) if len(draft.signals) > length else ()
     checked = bool(number // len(BLOCKS) % 2)
-    handed = [each for each in question.after_handback if len(each.signals)]
-    return [draft, *(_block(draft, start, length, checked=checked) for start in cut), *handed]
+    return [draft, *(_block(draft, start, length, checked=checked) for start in cut)]
 
 
 def _block(draft: LabelledDraft, start: int, length: int, *, checked: bool) -> LabelledDraft:
@@ -304,11 +291,9 @@ def _assemble(
     tokens = np.log1p(np.array([len(each) for each in signals], dtype=np.float64))
     prompts = np.concatenate([question_numbers(each.prompt_tokens) for each in signals])
     length = _fit_linear([each.words for each in signals], prompts, tokens, logistic=False)
-    handed = [each.first_rejection is not None for question in questions for each in question.after_handback]
-    again = (sum(handed) + PRIOR_AGAIN * PRIOR_HANDBACKS) / (len(handed) + PRIOR_HANDBACKS)
     line = _fit_line(questions)
     words = Familiarity.of([question.draft.signals.words for question in questions])
-    return LearnedScore(judge, again, stages.question, length, stages.draft, stages.hazard, line, recalibration, words)
+    return LearnedScore(judge, stages.question, length, stages.draft, stages.hazard, line, recalibration, words)
 
 
 def _row(question: LabelledQuestion, chance: float, told: float) -> CalibrationQuestion:

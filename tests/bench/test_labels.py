@@ -79,7 +79,7 @@ def draws(num, seed):
 
 @pytest.mark.parametrize("signal", CONTROLS)
 def test_a_control_tells_what_its_signal_tells(signal):
-    fitted = fit_control(signal, list(draws(600, 0)), "kl:0.7", 0.7)
+    fitted = fit_control(signal, list(draws(600, 0)), "kl:0.7")
     fresh = list(draws(600, 1))
     down = np.array([each.draft.first_rejection is not None for each in fresh])
     told = np.array([fitted.forecast(each.draft.signals).turned_down for each in fresh])
@@ -89,7 +89,7 @@ def test_a_control_tells_what_its_signal_tells(signal):
 
 
 def test_a_control_tells_no_place():
-    fitted = fit_control("entropy", list(draws(50, 0)), "kl:0.7", 0.7)
+    fitted = fit_control("entropy", list(draws(50, 0)), "kl:0.7")
     hazard = fitted.forecast(next(draws(1, 5)).draft.signals).hazard
     assert np.ptp(hazard) == 0.0
 

@@ -91,7 +91,7 @@ def test_a_level_of_risk_and_a_random_check_are_told():
 def test_an_explainer_tells_each_plan_that_was_weighed():
     explainer = Explainer()
     assert explainer.lines()[0].startswith("nothing was weighed")
-    for plan in (PLANNER.plan(DRAFT, final=True), PLANNER.after_rejection(5, 5, 15)):
+    for plan in (PLANNER.plan(DRAFT, final=True), PLANNER.plan(DRAFT, final=True, spans=True)):
         explainer.hear(Planned.of(3, plan))
     assert len(explainer.to_json()) == 1
     assert explainer.lines()[0].startswith("draft of tokens 3 to 12")

@@ -101,7 +101,7 @@ def test_a_missing_row_is_one_sentence_and_an_exit_code_of_its_own(recorded):
         (["--span", "0"], "span: between 1 and 256, auto or cheap"),
         (["--policy", "exact", "--gate", "entropy"], "exact promises"),
         (["--policy", "kl:x"], "'x' is no number"),
-        (["--policy", "local", "--hold", "3"], "hold changes nothing in the policy local: it acts in auto, kl"),
+        (["--policy", "local", "--hold", "3"], "hold changes nothing in the policy local: it acts in kl, concepts"),
         (["--threshold", "2"], "threshold changes nothing in the policy local: it acts in auto, kl"),
         (["--policy", "kl:1", "--threshold", "2"], "two numbers for one policy"),
     ],

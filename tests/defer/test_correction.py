@@ -37,9 +37,9 @@ def test_without_labels_what_is_familiar_is_told_as_it_was_and_what_is_strange_a
     signals = make_signals(1, 9)
     for told in (1e-6, 0.1, 0.5, 0.97):
         score = PriorScore("kl:0.7", told)
-        familiar = CorrectedScore(score, Correction.none(ALL_KNOWN), 0.5).forecast(signals)
+        familiar = CorrectedScore(score, Correction.none(ALL_KNOWN)).forecast(signals)
         assert np.array_equal(familiar.hazard, score.forecast(signals).hazard)
-        strange = CorrectedScore(score, Correction.none(NOTHING_FAMILIAR), 0.5).forecast(signals)
+        strange = CorrectedScore(score, Correction.none(NOTHING_FAMILIAR)).forecast(signals)
         assert strange.turned_down == pytest.approx(max(told, 0.8))
         assert np.array_equal(strange.excess, score.forecast(signals).excess)
 
@@ -143,10 +143,10 @@ def test_what_labels_show_is_learned_of_words_and_of_numbers(make_signals, of_wo
 
 def test_a_corrected_score_is_read_as_it_was_written_to_the_last_bit(make_signals):
     fitted = Correction.fit(labelled(make_signals, 30, lambda signals: signals.ended), Familiarity.of([(1, 2)] * 30), 9)
-    score = CorrectedScore(PriorScore("kl:0.5", 1 / 3), fitted, 0.1 + 0.2)
+    score = CorrectedScore(PriorScore("kl:0.5", 1 / 3), fitted)
     again = score_from_json(json.loads(json.dumps(score_to_json(score))))
     signals = make_signals(77, 13)
-    assert (again.judge, again.again) == ("kl:0.5", 0.1 + 0.2)
+    assert again.judge == "kl:0.5"
     assert np.array_equal(again.forecast(signals).hazard, score.forecast(signals).hazard)
     assert again.before(signals.words, 30) == score.before(signals.words, 30)
     assert score.before(signals.words, 30).turned_down == fitted.chance(1 / 3, signals.words)
@@ -155,7 +155,7 @@ def test_a_corrected_score_is_read_as_it_was_written_to_the_last_bit(make_signal
 def test_a_questions_own_part_of_a_correction_says_the_same_of_it_and_nothing_of_other_questions(make_signals):
     drafts = labelled(make_signals, 60, lambda signals: signals.ended)
     fitted = Correction.fit(drafts, Familiarity.of([each.words for each in drafts]), 9)
-    whole = CorrectedScore(PriorScore("kl:0.5", 1 / 3), fitted, 0.4)
+    whole = CorrectedScore(PriorScore("kl:0.5", 1 / 3), fitted)
     for seed in range(5):
         signals = make_signals(seed, 13)
         part = replace(whole, correction=fitted.only(signals.words))
@@ -168,7 +168,7 @@ def test_a_questions_own_part_of_a_correction_says_the_same_of_it_and_nothing_of
 
 @pytest.mark.parametrize("change", [{"center": [0.0]}, {"used": [10**6]}, {"weights": "x"}, {"familiarity": None}])
 def test_what_is_no_correction_is_refused(make_signals, change):
-    kept = score_to_json(CorrectedScore(PriorScore("kl:0.5"), Correction.none(NOTHING_FAMILIAR), 0.5))
+    kept = score_to_json(CorrectedScore(PriorScore("kl:0.5"), Correction.none(NOTHING_FAMILIAR)))
     kept["correction"] |= change
     with pytest.raises(ValueError, match="no score that can be read"):
         score_from_json(kept)

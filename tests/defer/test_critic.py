@@ -106,3 +106,12 @@ def test_a_program_that_knows_no_critic_does_not_believe_a_score_that_was_fitted
     for version in (1, 3):
         with pytest.raises(ValueError, match="version"):
             Calibration.from_json({**kept, "version": version})
+
+
+def test_a_score_that_reads_numbers_over_concepts_is_refused_with_what_to_do():
+    """Its columns would be taken for others, whatever version its file claims."""
+    for version, score in ((1, score_of(None)), (2, score_of()), (3, score_of())):
+        kept = Calibration("a", "b", "kl:0.7", "verdict", 2.2, score).to_json()
+        with pytest.raises(ValueError, match="over concepts, which no score does any more: hybrid calibrate fits"):
+            Calibration.from_json({**kept, "version": version, "score": kept["score"] | {"concepts": "p1"}})
+        Calibration.from_json({**kept, "score": kept["score"] | {"concepts": None}})

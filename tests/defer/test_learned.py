@@ -35,7 +35,7 @@ def score(request):
     numbers = 2 * (len(TOKEN_FEATURES) - NUM_IDS) + 2
     hazard = draw_trees(rng) if request.param == "trees" else draw_linear(rng, numbers)
     models = draw_linear(rng, 1), draw_linear(rng, 1), draw_linear(rng, 30), hazard
-    return LearnedScore("kl:0.7", 0.6, *models, ExcessLine(0.1, 0.7, 0.5), (0.3, 1.2))
+    return LearnedScore("kl:0.7", *models, ExcessLine(0.1, 0.7, 0.5), (0.3, 1.2))
 
 
 def test_a_score_is_its_json_to_the_last_bit(score, make_signals):

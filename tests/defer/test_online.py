@@ -10,7 +10,6 @@ from hybrid.defer import Calibration, DraftOutcome, Familiarity, OnlineLearner, 
 from hybrid.defer.calibration import CalibrationQuestion
 from hybrid.defer.correction import Correction
 from hybrid.defer.online import (
-    AGAIN_WEIGHT,
     ENOUGH_TOKENS,
     MOST_OUTCOMES,
     OWN_WEIGHT,
@@ -54,7 +53,6 @@ def mixed(make_signals, num):
 
 def shares(learner):
     return (
-        learner.again,
         learner.floor,
         learner.kept_share,
         learner.turned_down_share,
@@ -67,7 +65,6 @@ def shares(learner):
 def test_a_pair_of_which_nothing_is_known_begins_with_high_chances(make_signals):
     learner = OnlineLearner(PRIOR)
     assert learner.score.forecast(make_signals(1, 9)).turned_down == pytest.approx(0.8)
-    assert learner.score.again == pytest.approx(PRIOR.again)
     assert (learner.floor, learner.kept_share, learner.turned_down_share, learner.loss) == (0.05, None, None, "verdict")
     assert not learner.is_measured
     assert learner.risk_cutoff(0.05) == KEEP_NOTHING
@@ -106,12 +103,6 @@ def test_on_top_of_a_fitted_score_a_question_counts_a_fifth_and_on_top_of_the_pr
     for score, weight in ((PRIOR, 1.0), (fitted, OWN_WEIGHT)):
         expected = score.familiarity.and_seen([each.words for each in asked], weight).counts
         assert OnlineLearner(score, asked).score.familiarity.counts == pytest.approx(expected)
-
-
-def test_the_chance_after_a_handback_is_the_share_among_such_drafts_beside_ten_of_the_scores(make_signals):
-    outcomes = [seen(make_signals, n, n < 3, after="handback") for n in range(8)] + [seen(make_signals, 9, True)]
-    expected = (AGAIN_WEIGHT * PRIOR.again + 3) / (AGAIN_WEIGHT + 8)
-    assert OnlineLearner(PRIOR, outcomes).score.again == pytest.approx(expected)
 
 
 def test_the_share_of_drafts_that_are_turned_down_counts_the_floors_verdicts_for_those_nobody_looked_at(make_signals):

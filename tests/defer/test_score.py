@@ -28,8 +28,10 @@ def test_the_prior_believes_the_same_of_a_draft_of_any_length(make_signals, num_
 
 
 def test_a_score_is_read_as_it_was_written_to_the_last_bit():
-    score = PriorScore("kl:0.5", 0.1 + 0.2, 1 / 3, 17.0)
-    assert score_from_json(json.loads(json.dumps(score_to_json(score)))) == score
+    score = PriorScore("kl:0.5", 0.1 + 0.2, 17.0)
+    kept = json.loads(json.dumps(score_to_json(score)))
+    assert score_from_json(kept) == score
+    assert score_from_json(kept | {"again": 0.77}) == score, "a trace of before nothing was handed back has it"
 
 
 @pytest.mark.parametrize(

@@ -30,4 +30,4 @@ def score_of(critic: str | None = "c1", low: float = -5.0, high: float = 5.0) ->
     hazard = stump(names.index("critic's KL" if critic else "entropy"), 0.5, len(names) + NUM_IDS, low, high)
     width = 30 + 2 * len(CRITIC_STATISTICS) * (critic is not None)
     models = nothing(1), nothing(1), nothing(width), hazard
-    return LearnedScore("kl:0.7", 0.6, *models, ExcessLine(0.1, 0.7, 0.5), critic=critic)
+    return LearnedScore("kl:0.7", *models, ExcessLine(0.1, 0.7, 0.5), critic=critic)

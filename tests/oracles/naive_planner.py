@@ -50,7 +50,7 @@ class Shop:
 
 @dataclass(frozen=True)
 class Case:
-    """A whole draft: ``hazard`` by token; ``known`` first tokens of prompt and answer; ``back`` tokens a handback."""
+    """A whole draft: ``hazard`` by token; ``known`` first tokens of prompt and answer."""
 
     shop: Shop
     hazard: tuple[float, ...]
@@ -58,8 +58,6 @@ class Case:
     shown: int
     known: int
     multiple: float
-    again: float
-    back: int
 
     @property
     def worth(self):
@@ -76,19 +74,11 @@ class Case:
     def keep(self):
         return sum(chance * self.worth for place, chance in self.outcomes(len(self.hazard)) if place is not None)
 
-    def continuation(self, at, left, known):
-        """The rest in one request; or some tokens, and what is cheapest of a draft of which a chance is known."""
-        rest = self.shop.write(at, max(left, 1), known)
-        return rest if left <= self.back else min(rest, self.handback(at, left, known))
-
-    def handback(self, at, left, known):
-        """Some tokens in one request, and what is cheapest of the next draft."""
-        then, after = at + self.back, left - self.back
-        stands = place_of_rejection(self.again) * after
-        rest_then = self.whole(then + stands, max(after - stands, 1.0))
-        checked = self.shop.check(then, after, then) + self.again * rest_then
-        next_draft = min(self.again * self.worth, checked, self.shop.write(then, after, then))
-        return self.shop.write(at, self.back, known) + next_draft
+    def tail(self, left, known, chance, worth):
+        """What is cheapest of ``left`` tokens behind the draft, turned down with a chance."""
+        at, stands = self.prompt + self.shown + len(self.hazard), place_of_rejection(chance) * left
+        checked = self.shop.check(at, left, known) + chance * self.whole(at + stands, max(left - stands, 1.0))
+        return min(chance * worth, checked, self.shop.write(at, left, known))
 
     def whole(self, at, limit):
         """A write after a cached prompt of a part of a token more."""
@@ -101,22 +91,17 @@ class Case:
         total = self.shop.check(start, num, min(self.known, start))
         for place, chance in self.outcomes(num):
             if place is not None:
-                total += chance * self.continuation(start + place + 1, num - place - 1, start + place)
+                total += chance * self.shop.write(start + place + 1, max(num - place - 1, 1), start + place)
         return total
 
     def write(self, at):
         start = self.prompt + self.shown + at
         lost = sum(chance for place, chance in self.outcomes(at) if place is not None) * self.worth
-        return self.continuation(start, len(self.hazard) - at, min(self.known, start)) + lost
+        return self.shop.write(start, len(self.hazard) - at, min(self.known, start)) + lost
 
-    def cost_of(self, action, at, limit):
-        """What an action costs; ``limit`` is of a write: None to write the rest."""
-        if action != "write":
-            return self.keep() if action == "keep" else self.check()
-        start, left = self.prompt + self.shown + at, len(self.hazard) - at
-        lost = sum(chance for place, chance in self.outcomes(at) if place is not None) * self.worth
-        known = min(self.known, start)
-        return lost + (self.shop.write(start, left, known) if limit is None else self.handback(start, left, known))
+    def cost_of(self, action, at):
+        """What an action costs."""
+        return self.write(at) if action == "write" else self.keep() if action == "keep" else self.check()
 
     def best(self):
         """The action with its place, ties to keep, then to the check, then to the earliest place."""

@@ -33,18 +33,15 @@ cases = st.builds(
     st.integers(0, 9),
     st.integers(0, 69),
     st.sampled_from([0.0, 0.4, 1.0, 2.2, 9.0]),
-    chances,
-    st.integers(1, 6),
 )
 
 
 def planner_of(case, **more):
     ask = prices(case.shop.scoring, case.shop.front, case.shop.cached, case.shop.written)
-    score = ToyScore(case.hazard, again=case.again)
-    made = {"score": score, "prices": ask, "prompt_tokens": case.prompt, "back": case.back}
+    made = {"score": ToyScore(case.hazard), "prices": ask, "prompt_tokens": case.prompt}
     return Planner(worth=Worth(case.multiple), **made, **more)
 
 
 def nats(excess, **more):
-    score = ToyScore((0.3,) * len(excess), excess, "excess:0.5", 0.98, question=QuestionForecast(0.99, 50.0, 1.0))
+    score = ToyScore((0.3,) * len(excess), excess, "excess:0.5", question=QuestionForecast(0.99, 50.0, 1.0))
     return Planner(score=score, prompt_tokens=39, mean_excess=1.0, worth=Worth(amount=200.0), **more)

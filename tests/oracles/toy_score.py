@@ -18,7 +18,6 @@ class ToyScore:
     hazard: tuple[float, ...] = ()
     excess: tuple[float, ...] = ()
     judge: str = "kl:0.5"
-    again: float = 0.5
     critic: str | None = None
     question: QuestionForecast = EVEN
 

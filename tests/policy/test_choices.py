@@ -26,7 +26,7 @@ CHOSEN = {
 CONCEPT = "concept_threshold"
 # What changes nothing in a named policy as it is.
 WITHOUT_EFFECT = {
-    "auto": {"entropy", "scope", CONCEPT},
+    "auto": {"entropy", "scope", "hold", CONCEPT},
     "kl": {"entropy", CONCEPT},
     "concepts": {"entropy"},
     "once": {"entropy", "span", CONCEPT},
@@ -101,8 +101,7 @@ def test_a_policy_describes_itself_in_the_same_grammar():
     assert str(preset("certified", PolicyOptions(judge="tv:0.9"))) == (
         "certified span=8 gate=certified:0.1 judge=tv:0.9 scope=1"
     )
-    assert str(preset("auto", PolicyOptions())) == "auto span=512 plan=worth:2.2:verdict:whole judge=kl:0.7 hold=priced"
-    assert str(preset("kl", PolicyOptions(hold="priced"))).endswith("hold=priced handback=kl:0.5")
+    assert str(preset("auto", PolicyOptions())) == "auto span=512 plan=worth:2.2:verdict:whole judge=kl:0.7 hold=512"
     assert str(preset("cloud", PolicyOptions(max_tokens=9))) == "cloud span=1 gate=never lead=9"
     for name in each_of(PRESETS):
         own = preset(name, PolicyOptions())

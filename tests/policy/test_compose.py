@@ -148,7 +148,7 @@ def test_one_model_alone_opens_nothing_and_hands_nothing_over(name):
     assert built(name, lead=3, hold=3) == built(name)
 
 
-@each("name", [name for name in PRESETS if name not in {"local", "cloud", "route"}])
+@each("name", [name for name in PRESETS if name not in {"local", "cloud", "route", "auto"}])
 def test_every_other_policy_takes_a_lead_and_a_hold(name):
     policy = built(name, lead=3, hold=5)
     assert (policy.lead, policy.handoff_tokens) == (3, 5)

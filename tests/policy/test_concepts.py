@@ -7,16 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cases import each, each_of
-from toy_score import ToyScore
 
 from hybrid.policy import PolicyOptions, preset
 from hybrid.policy.concepts import Concepts, WordingTest, is_formal
 from hybrid.policy.judges import DraftedSpan
-from hybrid.policy.plan import Worth
-from hybrid.policy.planning import Planner
-from hybrid.policy.requests import Check, PendingToken
+from hybrid.policy.requests import PendingToken
 from hybrid.prob import Dense, Partition, TopK, concept_kl, kl_divergence
-from hybrid.spend import AskPrices
 
 SIZE, LENGTH = 6, 12
 # The models part over tokens 0 and 1 alone: KL 2.46 nats.
@@ -215,20 +211,3 @@ def test_a_policy_says_whether_it_asks_which_tokens_say_the_same():
     assert not preset("kl", PolicyOptions()).wants_concepts
     assert preset("kl", PolicyOptions()).reads_text
     assert not preset("concepts", PolicyOptions()).reads_text  # of another vocabulary's cells no concepts are known
-
-
-def test_a_planner_that_knows_concepts_is_told_of_a_draft_over_them(toys):
-    """The entropies of its local rows, and KL over concepts at the token that was measured last before it."""
-    partition = Partition.of_groups(SIZE, [{0, 1, 2}])
-    prices, score = AskPrices(1.0, 0.5, 2.0, closing=1.0), ToyScore(hazard=(0.01,) * LENGTH)
-    how = {"worth": Worth(0.1), "block": 3, "stream": "blocks", "floor": 1.0}
-    planner = Planner(score=score, prices=prices, prompt_tokens=7, partition=partition, **how)
-    for small, large in each_of(pairs(toys, 0.2)):
-        shown, log = played(toys, "auto:50", small, large, planner=planner)
-        plans = [each.plan for each in log if isinstance(each, Check) and each.plan is not None]
-        first, second = plans[0].signals, plans[1].signals
-        assert first.concepts.entropy == pytest.approx([partition.entropy(small(()))], abs=1e-12) or len(first) > 1
-        assert first.concepts.last_divergence is None
-        before = shown[second.shown - 1]
-        expected = concept_kl(before.target_row, before.draft_row, partition).lower
-        assert second.concepts.last_divergence == pytest.approx(expected, abs=1e-12)

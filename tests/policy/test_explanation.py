@@ -147,8 +147,3 @@ def test_what_is_decided_by_the_question_alone_is_explained_with_what_the_questi
     found = explain(0, planner.opening())
     assert (found.num_tokens, found.action, found.costs.turned_down, found.excess) == (0, "write", 0.5, 1.0)
     assert action_of(replace(planner, worth=Worth(9.0 * found.less.times)).opening()) == found.less.becomes == "keep"
-
-
-def test_a_handoff_after_a_rejection_is_not_explained():
-    planner = Planner(prices=prices(), prompt_tokens=10)
-    assert explain(4, planner.after_rejection(4, 10, 14)) is None

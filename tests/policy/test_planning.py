@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from naive_planner import Case, Shop
 from naive_planner import place_of_rejection as naive_place
-from planner_cases import SETTINGS, cases, chances, nats, planner_of, prices, signals
+from planner_cases import SETTINGS, cases, nats, planner_of, prices, signals
 from toy_score import ToyScore
 
 from hybrid.defer import PriorScore, QuestionForecast
@@ -40,12 +41,31 @@ def test_every_cost_is_that_of_a_naive_sum_over_the_places_of_the_first_rejectio
         assert plan.action == best
     if plan.action == "write":
         assert case.write(plan.at) == pytest.approx(case.write(at), rel=1e-9)
-        rest = case.shop.write(case.prompt + case.shown + plan.at, len(case.hazard) - plan.at, min(case.known, 10**9))
-        assert plan.limit in {None, case.back}
-        assert (plan.limit is None) or len(case.hazard) - plan.at > case.back
-        assert plan.limit is None or rest > 0
     else:
-        assert (plan.at, plan.limit) == (len(case.hazard), None)
+        assert plan.at == len(case.hazard)
+    assert plan.limit is None
+
+
+@given(cases, st.floats(0.0, 0.98), st.floats(1.0, 60.0))
+def test_a_block_costs_beside_its_own_what_is_cheapest_of_the_tail_that_the_question_lets_expect(case, chance, tokens):
+    """The tail has the question's hazard, the same at each token."""
+    num = len(case.hazard)
+    case = replace(case, known=min(case.known, case.prompt + case.shown))
+    planner = planner_of(case)
+    planner = replace(planner, score=replace(planner.score, question=QuestionForecast(chance, tokens, 1.0)))
+    costs = planner.plan(signals(num, case.shown, case.prompt), final=False, known=case.known).costs
+    left = max(tokens - case.shown - num, num / 2, 1.0)
+    worth = case.multiple * case.shop.write(case.prompt, case.shown + num + left, 0)
+    stands, of_tail = math.prod(1.0 - each for each in case.hazard), 1.0 - (1.0 - chance) ** (left / tokens)
+    assert costs.worth == pytest.approx(worth)
+    tail = case.tail(left, case.known, of_tail, worth)
+    assert costs.keep == pytest.approx((1.0 - stands) * worth + stands * tail, rel=1e-6, abs=1e-6)
+    start = case.prompt + case.shown
+    check = case.shop.check(start, num, case.known) + stands * case.tail(left, start + num, of_tail, worth)
+    for place, falls in case.outcomes(num):
+        if place is not None:
+            check += falls * case.shop.write(start + place + 1, num - place - 1 + left, start + place)
+    assert costs.check == pytest.approx(check, rel=1e-6)
 
 
 @given(cases, st.lists(st.floats(0.0, 20.0), min_size=2, max_size=6).map(sorted))
@@ -97,7 +117,7 @@ def test_only_the_ratios_of_prices_matter(case, factor, nats):
 def test_ties_go_to_keep():
     """Without a chance of being turned down, or a worth, every answer is kept for nothing."""
     for hazard, multiple in (((0.0, 0.0), 2.2), ((0.3, 0.3), 0.0)):
-        plan = plan_of(Case(Shop(), hazard, 30, 0, 0, multiple, 0.5, 4))
+        plan = plan_of(Case(Shop(), hazard, 30, 0, 0, multiple))
         assert (plan.action, plan.at, plan.costs.keep) == ("keep", 2, 0.0)
     free = AskPrices(0.0, 0.0, 0.0, closing=0.0)
     assert Planner(score=ToyScore((0.5,)), prices=free).plan(signals(1), final=True).action == "keep"
@@ -120,7 +140,7 @@ def test_only_what_the_endpoint_can_do_is_planned(abilities):
     for place in (0, 5, 11):
         for shown in (0, 3):
             hazard = tuple(0.6 if i == place else 0.01 for i in range(12))
-            plan = plan_of(Case(Shop(), hazard, 200, shown, 0, 9.0, 0.8, 4), abilities=able)
+            plan = plan_of(Case(Shop(), hazard, 200, shown, 0, 9.0), abilities=able)
             seen.add(plan.action)
             if plan.action == "check":
                 assert {"score", "write"} <= able
@@ -135,7 +155,7 @@ def test_only_what_the_endpoint_can_do_is_planned(abilities):
 
 def test_a_block_is_not_kept_for_nothing_where_the_rest_is_expected_to_be_turned_down():
     """Each block alone looks cheap; all of them together are not."""
-    doubtful = ToyScore((0.02,) * 8, question=QuestionForecast(0.95, 80.0, 1.0), again=0.9)
+    doubtful = ToyScore((0.02,) * 8, question=QuestionForecast(0.95, 80.0, 1.0))
     planner = Planner(score=doubtful, prompt_tokens=30, worth=Worth(2.2))
     assert planner.plan(signals(8), final=True).action == "keep"
     assert planner.plan(signals(8), final=False).action != "keep"
@@ -182,19 +202,17 @@ def test_in_nats_the_mean_excess_per_own_price_decides_and_a_check_pays_for_noth
     assert longer.action == "keep"
 
 
-def test_in_nats_nothing_is_handed_back_or_checked_whole_and_a_local_beginning_loses_a_sixth_of_the_mean():
+def test_in_nats_nothing_is_checked_whole_and_a_local_beginning_loses_a_sixth_of_the_mean():
     """However sure the score is of the judge: of a pair that nobody measured it knows nothing."""
     hazard, ask = (0.01,) * 50, prices("cached")
     told = (0.0,) * 40 + (25.0,) * 10
-    score = ToyScore(hazard, told, "excess:0.5", again=0.0, question=QuestionForecast(0.1, 50.0, 1.0))
+    score = ToyScore(hazard, told, "excess:0.5", question=QuestionForecast(0.1, 50.0, 1.0))
     planner = Planner(score=score, prompt_tokens=39, mean_excess=1.0, worth=Worth(amount=200.0), prices=ask)
     plan = planner.plan(signals(50), final=True)
     assert (plan.action, plan.at, plan.limit, plan.costs.check) == ("write", 40, None, None)
     assert plan.costs.write == pytest.approx(39 + 40 + 4 * 10 + 200 / 50 / 6 * 10)
-    assert planner.after_rejection(3, 20, 42).limit is None
     verdict = replace(planner, mean_excess=None)
     assert verdict.plan(signals(50), final=True).costs.check is not None
-    assert verdict.after_rejection(3, 20, 42).limit == planner.back
     tossed = replace(planner, score=replace(score, excess=(0.0,) * 50), floor=0.05)
     assert tossed.plan(signals(50), final=True, toss=lambda _: 0).action == "check", (
         "the floor's coin asks all the same"
@@ -234,39 +252,18 @@ def test_where_only_new_tokens_are_paid_short_spans_win_and_cost_what_the_break_
 def test_a_level_of_risk_keeps_exactly_what_is_below_it_and_leaves_nothing_unchecked_before_a_write():
     for hazard, level, kept in ((0.1, 0.2, True), (0.3, 0.2, False), (0.2, 0.2, True)):
         for multiple in (0.0, 100.0):
-            case = Case(Shop(), (0.0, 0.0, hazard), 300, 0, 0, multiple, 0.5, 4)
+            case = Case(Shop(), (0.0, 0.0, hazard), 300, 0, 0, multiple)
             plan = plan_of(case, keep_below=level + 1e-12)
             assert (plan.action == "keep") == kept
             assert plan.action != "write" or plan.at == 0
 
 
-# ---- after a rejection, and before a draft ---------------------------------------------------------------------------
+# ---- before a draft --------------------------------------------------------------------------------------------------
 
 
-@given(st.sampled_from(SETTINGS), chances, st.integers(1, 90), st.integers(1, 80), st.floats(0.1, 9.0))
-def test_after_a_rejection_the_cheaper_continuation_is_the_one_that_was_priced(setting, again, shown, left, multiple):
-    case = Case(Shop(scoring=setting[0], front=setting[1]), (0.5,) * left, 34, shown, 0, multiple, again, 4)
-    plan = planner_of(case).after_rejection(shown, left, known=34 + shown - 1)
-    at, known = 34 + shown, 34 + shown - 1
-    rest = case.shop.write(at, left, known)
-    cheapest = case.continuation(at, left, known)
-    assert plan.action == "write"
-    assert plan.costs.write == pytest.approx(rest)
-    if abs(rest - cheapest) > 1e-6:
-        assert plan.limit == 4
-    elif left <= 4:
-        assert plan.limit is None
-
-
-def test_the_next_draft_is_turned_down_where_a_hazard_that_is_the_same_everywhere_lets_expect():
+def test_a_tail_is_turned_down_where_a_hazard_that_is_the_same_everywhere_lets_expect():
     for chance in (0.0, 1e-3, 0.3, 0.77, 0.99):
         assert place_of_rejection(chance) == pytest.approx(naive_place(chance, pieces=2000), abs=1e-5)
-
-
-def test_handing_back_depends_on_how_often_the_next_draft_is_turned_down():
-    for again, limit in ((0.77, None), (0.05, 4)):
-        planner = Planner(score=ToyScore(again=again), prompt_tokens=34)
-        assert planner.after_rejection(20, 40, known=54).limit == limit
 
 
 def test_the_question_alone_decides_an_early_stream():
@@ -305,6 +302,8 @@ def test_a_planner_is_kept_as_json_to_the_last_bit():
     ]
     for planner in planners:
         assert Planner.from_json(json.loads(json.dumps(planner.to_json()))) == planner
+    of_before = planners[1].to_json() | {"back": 4}
+    assert Planner.from_json(of_before) == planners[1], "a trace of before there was no handback has its length"
     for damaged in ({}, {"score": 3}, planners[0].to_json() | {"worth": None}, planners[0].to_json() | {"more": 1}):
         with pytest.raises(ValueError, match="no planner that can be read"):
             Planner.from_json(damaged)

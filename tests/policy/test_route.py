@@ -34,9 +34,9 @@ class ByToken(ToyScore):
 
 
 def planner(turned_down=0.5, **more):
-    """A planner that may do all that ``auto`` does: blocks, checks by chance, short spans, handbacks, labels."""
-    known = {"block": 2, "stream": "blocks", "floor": 0.3, "back": 1, "kept_share": 0.9, "prompt_tokens": 9}
-    score = ByToken(again=0.1, question=QuestionForecast(turned_down, LENGTH, 0.3))
+    """A planner that may do all that ``auto`` does: blocks, checks by chance, short spans, labels."""
+    known = {"block": 2, "stream": "blocks", "floor": 0.3, "kept_share": 0.9, "prompt_tokens": 9}
+    score = ByToken(question=QuestionForecast(turned_down, LENGTH, 0.3))
     return Planner(**{"score": score, **known, **more})
 
 

@@ -214,13 +214,6 @@ def test_what_a_vocabulary_is_padded_with_is_alone():
     assert partition.num_concepts == 4
 
 
-def test_the_entropy_over_concepts_is_that_of_their_sums():
-    row = Dense.from_probs(np.array([0.25, 0.5, 0.25, 0.0]))
-    assert Partition.of_groups(4, [{0, 2}]).entropy(row) == pytest.approx(math.log(2.0))
-    assert Partition.of_groups(4, []).entropy(row) == pytest.approx(row.entropy())
-    assert Partition.of_groups(4, [range(4)]).entropy(row) == 0.0
-
-
 def test_the_noise_of_both_rows_travels_along():
     target, draft = law([0.7, 0.2, 0.1]), Dense(law([0.2, 0.3, 0.5]).logits, noise=0.01)
     row = TopK.from_dense(Dense(target.logits, noise=0.02), 2)

@@ -88,13 +88,6 @@ def test_nothing_is_bound_for_a_policy_that_weighs_nothing(house, run, monkeypat
     run(h.client.generate(PROMPT, raw=True, policy="auto", offline=True, max_tokens=4))
 
 
-def test_a_handoff_that_is_priced_is_priced_at_this_endpoint_under_any_policy(house, run):
-    """With a dear prompt the cloud writes on to the end; with a free one and a sure local model it need not."""
-    long = run(house(price="1000/1000/1").client.generate(PROMPT, raw=True, policy="kl:0.05", hold="priced"))
-    assert long.usage.checks == 1
-    assert long.policy.endswith("hold=priced handback=kl:0.05") or "priced" in long.policy
-
-
 def test_a_replay_decides_by_the_planner_that_was_recorded(house, run, tmp_path):
     """The dial is in the planner and nowhere else in the trace: no replay without it asks alike."""
     for worth in (0.001, 1000.0):

@@ -8,14 +8,13 @@ from dataclasses import replace
 
 import pytest
 from cases import each
-from concept_score import concept_score
 from critic_score import score_of
 
 from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
 from hybrid.errors import UsageError
 from hybrid.run import calibrations
-from hybrid.run.calibrations import calibration_for, forget_calibrations, keep_calibration, outranked, take_back
-from hybrid.run.pair_knowledge import UNREAD, read_knowledge
+from hybrid.run.calibrations import SUFFIX, calibration_for, forget_calibrations, keep_calibration, outranked, take_back
+from hybrid.run.pair_knowledge import DAMAGED, UNREAD, read_knowledge
 
 OURS = Calibration("abc", "big", "kl:0.7", "verdict", 2.2, PriorScore("kl:0.7", chance=0.3))
 
@@ -121,14 +120,22 @@ def test_what_was_fitted_with_a_critic_is_found_for_that_critic_alone(folder):
     assert forget_calibrations("abc", "big") == 2
 
 
-def test_what_was_fitted_with_concepts_is_found_for_these_alone(folder):
+def test_what_reads_numbers_over_concepts_is_told_until_the_same_judge_is_calibrated_anew(folder):
+    """An earlier version kept such under a longer name, so no other would take its place by itself."""
+    files = {}
+    for judge, critic in (("kl:0.7", None), ("kl:0.2", None), ("kl:0.7", "c1")):
+        path = keep_calibration(replace(OURS, judge=judge, score=replace(score_of(critic), judge=judge)))
+        kept = json.loads(path.read_text())
+        kept |= {"version": 3, "score": kept["score"] | {"concepts": "p1"}}
+        files[judge, critic] = path.with_name(path.name.replace(SUFFIX, f"-concepts-p1{SUFFIX}"))
+        files[judge, critic].write_text(json.dumps(kept))
+        path.unlink()
+    assert calibration_for("abc", "big") is None
+    told = {DAMAGED.format(path=path) for path in files.values()}
+    assert told < set(read_knowledge("abc", "big", None).standing)
     keep_calibration(OURS)
-    keep_calibration(replace(OURS, score=concept_score("p1")))
-    assert calibration_for("abc", "big", concepts="p1").concepts == "p1"
-    assert calibration_for("abc", "big", concepts="p2") == calibration_for("abc", "big") == OURS
-    paths = {read_knowledge("abc", "big", None, concepts=digest).state.path for digest in (None, "p1", "p2")}
-    assert len(paths) == 2
-    assert forget_calibrations("abc", "big") == 2
+    assert set(read_knowledge("abc", "big", None).standing) == told - {DAMAGED.format(path=files["kl:0.7", None])}
+    assert len([*files["kl:0.7", None].parent.glob("*.aside")]) == 1
 
 
 def test_a_shipped_score_with_a_critic_comes_before_ones_own_without(folder):

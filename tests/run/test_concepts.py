@@ -6,21 +6,15 @@ import json
 import math
 from dataclasses import asdict, replace
 
-import numpy as np
 import pytest
-from concept_score import concept_score
-from scripted_house import SAME, SMALL, WORDS
+from scripted_house import WORDS
 
 from hybrid.cli.show import summary
-from hybrid.defer import Calibration
 from hybrid.errors import UsageError
-from hybrid.prob import Dense, Partition
+from hybrid.prob import Partition
 from hybrid.run.answer import Token
-from hybrid.run.calibrations import keep_calibration
 from hybrid.run.contexts import no_partition
-from hybrid.run.deferral import PairSource
-from hybrid.run.events import TRACE_VERSION, Finished, Planned, TokenEmitted, to_json
-from hybrid.run.pair_facts import PairFacts
+from hybrid.run.events import TRACE_VERSION, Finished, TokenEmitted, to_json
 from hybrid.run.recorded_events import RecordedAnswer
 from hybrid.run.replay import replay
 from hybrid.types import Divergence
@@ -133,50 +127,3 @@ def test_an_unbounded_divergence_over_concepts_is_null_in_json(house, run):
     token = Token(1, "b", "local", "accepted", concept_kl=Divergence(0.0, 0.0, math.inf))
     data = replace(answer, tokens=(token,)).to_json()
     assert data["tokens"][0]["concept_kl"]["upper"] is None
-
-
-@pytest.fixture
-def calibrated(tmp_path, monkeypatch):
-    """A score fitted with the house's own concepts: it rejects where the local model wavers between meanings."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    score = concept_score(SAME.digest, at=0.6)
-    keep_calibration(Calibration("abc", "scripted", "kl:0.7", "verdict", 2.2, score))
-
-
-async def planned(house, partition, path=None):
-    """The plans of an answer under auto; what it shows is recorded at a path."""
-    home = house(planners=PairSource(PairFacts("abc", partition=partition)), partition=partition)
-    lines, plans = [{"trace": TRACE_VERSION}], []
-    choices = {"policy": "auto", "learn": False, "max_tokens": MOST, "stream": "blocks", "span": 6}
-    async for event in home.client.stream("a b c", raw=True, trace_rows=path is not None, **choices):
-        lines.append(to_json(event))
-        plans += [event] if isinstance(event, Planned) else []
-    if path is not None:
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return plans
-
-
-def test_auto_reads_a_drafts_entropy_over_concepts_where_its_score_was_fitted_with_them(house, run, calibrated):
-    first = run(planned(house, lambda: SAME))[0]
-    text = (0, 1, 2, *first.signals.tokens.tolist())
-    rows = [Dense.from_logits(np.array(SMALL(text[:end]))) for end in range(3, len(text))]
-    assert first.signals.concepts.entropy == pytest.approx([SAME.entropy(row) for row in rows])
-    assert (first.forecast.hazard > 0.5).tolist() == [SAME.entropy(row) > 0.6 for row in rows]
-    assert 0 < (first.forecast.hazard > 0.5).sum() < len(rows)
-
-
-def test_who_knows_other_concepts_or_none_has_no_such_score(house, run, calibrated):
-    for partition in (no_partition, lambda: EVERYTHING):
-        plans = run(planned(house, partition))
-        assert all(plan.signals is None or plan.signals.concepts is None for plan in plans)
-
-
-def test_a_replay_decides_by_the_concepts_that_were_recorded(house, run, calibrated, tmp_path):
-    expected = run(planned(house, lambda: SAME, tmp_path / "a.jsonl"))
-    again = []
-    run(replay(tmp_path / "a.jsonl", again.append))
-    found = [event for event in again if isinstance(event, Planned)]
-    assert [(each.position, each.action, each.at) for each in found] == [
-        (each.position, each.action, each.at) for each in expected
-    ]
-    assert found[0].signals.concepts.entropy == pytest.approx(expected[0].signals.concepts.entropy, abs=1e-6)

@@ -22,7 +22,7 @@ from hybrid.run.replay import replay
 from hybrid.types import CloudUsage
 
 PROMPT, LENGTH = "a b c", 16
-DOUBT = ToyScore((0.05,) * LENGTH, judge="kl:0.2", again=0.5, question=QuestionForecast(0.6, float(LENGTH), 1.0))
+DOUBT = ToyScore((0.05,) * LENGTH, judge="kl:0.2", question=QuestionForecast(0.6, float(LENGTH), 1.0))
 WAYS = [("auto", "whole"), ("auto", "blocks"), ("auto", "early"), ("route", "whole"), ("route", "early")]
 
 
@@ -73,7 +73,7 @@ def course(events):
 
 @each("way", WAYS, ids=[" ".join(way) for way in WAYS])
 def test_an_answer_without_a_mark_is_the_answer_without_pacing(house, run, way):
-    """In each way that a plan is made: of a draft, of a block, of a question alone, and after a rejection."""
+    """In each way that a plan is made: of a draft, of a block, and of a question alone."""
     policy, stream = way
     sampling = {"policy": policy} | ({"temperature": 1.0, "seed": 5} if stream == "blocks" else {})
     marked, unmarked = 0, 0
@@ -115,9 +115,11 @@ def test_a_trace_holds_the_mark_and_replays_to_it(house, run, tmp_path, way):
 
 
 def test_what_is_asked_all_the_same_is_said_to_be_less(house, run):
-    """Nothing is asked; or four tokens are written where the whole draft would have been checked."""
+    """Nothing is asked; or the end is written where the whole draft would have been checked."""
     for factor, why in ((0.001, NO_REQUEST), (0.5, SMALLER_REQUEST)):
-        planner = replace(pair(2.0, factor, "whole")[1], floor=0.0, score=replace(DOUBT, hazard=(0.1,) * LENGTH))
+        planner = replace(
+            pair(2.0, factor, "whole")[1], floor=0.0, score=replace(DOUBT, hazard=(0.01,) * 8 + (0.6,) * 8)
+        )
         events = events_of(run, house(), planner, policy="auto")
         assert answer_of(events).degraded == why
         assert bool(answer_of(events).usage.cloud_requests) == (why == SMALLER_REQUEST)

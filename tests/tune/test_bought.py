@@ -112,11 +112,11 @@ def test_what_is_known_over_concepts_is_the_judges_own_and_is_kept_to_the_last_b
         verdict = own(DraftedSpan((pending,), (row,), None, bonus=False, coin=lambda *_: 0))
         assert bought.turned_down("concept:0.3")[place] == verdict.rejected, place
     assert 0 < bought.turned_down("concept:0.3").sum() < bought.turned_down("kl:0.3").sum()
-    read = BoughtText.from_json(json.loads(json.dumps(bought.to_json())))
+    kept = bought.to_json()
+    kept["concepts"]["entropy"] = ""  # labels of before scores stopped to read it have it
+    read = BoughtText.from_json(json.loads(json.dumps(kept)))
     assert read.concepts.digest == partition.digest
     assert np.array_equal(read.concepts.kl, bought.concepts.kl)
-    assert np.array_equal(read.signals.concepts.entropy, bought.signals.concepts.entropy)
-    assert (bought.signals.concepts.entropy <= bought.signals.entropy + 1e-12).all()
     with pytest.raises(UsageError, match="before it was known which tokens say the same"):
         BoughtText.of_rows((3,), found).turned_down("concept:0.3")
 

@@ -18,7 +18,6 @@ from rich.console import Console
 from hybrid.cli.calibrate import page, tables
 from hybrid.defer import CriticNumbers
 from hybrid.errors import UsageError
-from hybrid.prob import Partition
 from hybrid.spend import AskPrices, Price
 from hybrid.tasks.statistics import Estimate
 from hybrid.tune.bought import CERTIFICATES
@@ -87,16 +86,6 @@ def test_a_score_that_was_fitted_with_a_critic_says_so(easy):
     without = calibrated(read)
     assert without.to_json()["critic"] is None
     assert OF_CRITIC not in proposals(without)
-
-
-@pytest.mark.slow
-def test_a_score_is_fitted_with_concepts_where_all_drafts_have_numbers_of_the_same():
-    own, other = Partition.of_groups(12, [{0, 1, 2}, {5, 6}]), Partition.of_groups(12, [{3, 4}])
-    known = questions(10, hard=0.5, length=4, partition=own)
-    pair = calibrated(known, judge="concept:0.2").calibration
-    assert (pair.judge, pair.concepts) == ("concept:0.2", own.digest)
-    for mixed in (questions(1, length=4), questions(1, length=4, partition=other)):
-        assert calibrated([*known[1:], *mixed], judge="kl:0.2").calibration.concepts is None
 
 
 def test_too_few_labels_and_another_judge_are_told_in_a_sentence(easy):

@@ -51,9 +51,7 @@ class SmallScore:
 
     weights: np.ndarray
     judge: str = PAIR["judge"]
-    again: float = 0.5
     critic: str | None = None
-    concepts: str | None = None
     excess: ExcessLine = NO_EXCESS
     familiarity: Familiarity = SEEN
 

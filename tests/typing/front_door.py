@@ -35,7 +35,7 @@ def blocking(client: Client) -> None:
     assert_type(client.spent.nanousd, int | None)
     assert_type(client.spent.usd, float | None)
     assert_type(client.spent.requests, int)
-    assert_type(client.settings.hold, int | Literal["rest", "priced"] | None)
+    assert_type(client.settings.hold, int | Literal["rest"] | None)
 
     client.generate("What?", cap=1)  # type: ignore[call-arg]
     client.generate("What?", hold=0.5)  # type: ignore[arg-type]

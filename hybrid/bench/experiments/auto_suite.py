@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -43,13 +43,10 @@ class Fitted:
 
     @cached_property
     def scores(self) -> dict[str, Score]:
-        """Every score by its name; the controls last. Those of a calibration as a client has them that learned nothing.
-
-        Drafts after a handback are not among the labels, so what is known of them is the calibration's for all.
-        """
+        """Every score by its name; the controls last. A calibration's is that of a client that learned nothing."""
         own = self.calibration.score
         controls: dict[str, Score] = {
-            f"{'highest ' * (signal == 'entropy')}{signal}": fit_control(signal, self.labelled, own.judge, own.again)
+            f"{'highest ' * (signal == 'entropy')}{signal}": fit_control(signal, self.labelled, own.judge)
             for signal in CONTROLS
         }
         logistic = OnlineLearner(self.logistic.score, calibration=self.logistic).score
@@ -57,7 +54,7 @@ class Fitted:
         critic: dict[str, Score] = {}
         if self.critic is not None:
             critic[AUTO_CRITIC] = OnlineLearner(self.critic.score, calibration=self.critic).score
-        return {AUTO: learned, LOGISTIC: replace(logistic, again=own.again), **critic, **controls}
+        return {AUTO: learned, LOGISTIC: logistic, **critic, **controls}
 
     @property
     def digests(self) -> dict[str, str]:

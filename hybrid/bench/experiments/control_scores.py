@@ -31,14 +31,12 @@ class ControlScore:
 
     signal: ControlSignal
     judge: str
-    again: float
     weights: Floats
     centre: Floats
     width: Floats
     usual: QuestionForecast = field(compare=False)
     familiarity: ClassVar[Familiarity] = NOTHING_FAMILIAR
     critic: ClassVar[str | None] = None
-    concepts: ClassVar[str | None] = None
 
     def forecast(self, signals: DraftSignals) -> Forecast:
         """Spread the chance evenly over the draft."""
@@ -56,7 +54,7 @@ class ControlScore:
         return _standardised(self.signal, drafts, numbers, self.centre, self.width)
 
 
-def fit_control(signal: ControlSignal, labelled: Sequence[LabelledQuestion], judge: str, again: float) -> ControlScore:
+def fit_control(signal: ControlSignal, labelled: Sequence[LabelledQuestion], judge: str) -> ControlScore:
     """Fit a control to the verdicts of calibration questions."""
     drafts = [each.draft.signals for each in labelled]
     turned_down = np.array([each.draft.first_rejection is not None for each in labelled], dtype=np.float64)
@@ -68,7 +66,7 @@ def fit_control(signal: ControlSignal, labelled: Sequence[LabelledQuestion], jud
     weights = fit_logistic(rows, turned_down, precision)
     excess = float(np.mean([each.draft.excess.mean() for each in labelled if len(each.draft.excess)]))
     usual = QuestionForecast(float(turned_down.mean()), float(np.mean([len(each) for each in drafts])), excess)
-    return ControlScore(signal, judge, again, weights, centre, width, usual)
+    return ControlScore(signal, judge, weights, centre, width, usual)
 
 
 def _numbers(signal: ControlSignal, signals: DraftSignals) -> list[float]:

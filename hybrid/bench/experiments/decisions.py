@@ -53,10 +53,6 @@ class HeardPlanner(Planner):
         """Decide about a draft."""
         return self._keep("plan", (signals,), more, super().plan(signals, **more))
 
-    def after_rejection(self, *args: Any, **more: Any) -> DraftPlan:
-        """Decide how much the cloud writes after a rejection."""
-        return self._keep("after_rejection", args, more, super().after_rejection(*args, **more))
-
     def opening(self) -> DraftPlan:
         """Decide by the question alone."""
         return self._keep("opening", (), {}, super().opening())
@@ -81,19 +77,9 @@ class KeptForecasts:
         return self.score.judge
 
     @property
-    def again(self) -> float:
-        """The score's."""
-        return self.score.again
-
-    @property
     def critic(self) -> str | None:
         """The score's."""
         return self.score.critic
-
-    @property
-    def concepts(self) -> str | None:
-        """The score's."""
-        return self.score.concepts
 
     @property
     def familiarity(self) -> Familiarity:
@@ -109,10 +95,7 @@ class KeptForecasts:
         numbers = [getattr(signals, name) for name in ("tokens", *OF_TOKENS)]
         if (said := signals.critic) is not None:
             numbers += (said.kl, said.logprob)
-        if signals.concepts is not None:
-            numbers.append(signals.concepts.entropy)
-        last = None if signals.concepts is None else signals.concepts.last_divergence
-        own = (signals.words, signals.prompt_tokens, signals.shown, signals.ended, last)
+        own = (signals.words, signals.prompt_tokens, signals.shown, signals.ended)
         key = (*own, signals.last_divergence, signals.divergence_age, *(each.tobytes() for each in numbers))
         if key not in self._drafts:
             self._drafts[key] = self.score.forecast(signals)

@@ -3,8 +3,8 @@
 Each question is known with both models' answers and the verdicts on them, so that a stream costs no model. What an
 action leads to follows from these: a check shows the verdict, and what is turned down is right where the cloud's own
 answer is; a write from inside the draft keeps what is turned down before it. On the bundled pair such outcomes were
-within 0.01 of answers that were really written, in RPI and bill. A handback is counted as the rest. The planner and the
-learner are the product's, and so is what a label costs: nothing but the request that it came with.
+within 0.01 of answers that were really written, in RPI and bill. The planner and the learner are the product's, and so
+is what a label costs: nothing but the request that it came with.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 An arm is made from the calibration half alone: scores are fitted to the labels, and the dials of an order are the
 cut-offs that send a share of the bill of the questions after them. It can then be tried on any questions. What an
 action leads to is recorded: both models' own answers, every preset's, a check of the whole draft with the cloud's rest.
-A part of a draft that is kept before the cloud writes is worked out from labels, as in ``learning_stream``; a priced
-hand-back is counted as the rest.
+A part of a draft that is kept before the cloud writes is worked out from labels, as in ``learning_stream``.
 
 The laws (``tests/bench/test_peers.py``): an order sends no question before a higher one, and a lower cut-off sends no
 fewer; the price of a question that is sent is the cloud's own; no arm reads who is right.

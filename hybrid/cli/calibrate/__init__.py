@@ -180,14 +180,14 @@ def _kept(pair: CalibratedPair, *, use: bool) -> CalibrationInForce:
     from hybrid.run.calibrations import calibration_for, keep_calibration  # noqa: PLC0415
 
     new = pair.calibration
-    of_pair = partial(calibration_for, new.local, new.cloud, critic=new.critic, concepts=new.concepts)
+    of_pair = partial(calibration_for, new.local, new.cloud, critic=new.critic)
     before = [each for each in (of_pair(), of_pair(new.judge)) if each is not None and each.critic == new.critic]
     larger = max(before, key=lambda each: len(each.questions), default=None)
     used = use or larger is None or len(larger.questions) <= len(new.questions)
     if used:
         keep_calibration(new)
     replaced = told_calibration(before[0]) if before else None
-    return CalibrationInForce(used, in_force(new.local, new.cloud, new.critic, new.concepts), replaced)
+    return CalibrationInForce(used, in_force(new.local, new.cloud, new.critic), replaced)
 
 
 def _laid_out(

@@ -25,7 +25,7 @@ from hybrid.engine.real_models import model_file
 from hybrid.errors import CloudError, ContextOverflow, UsageError
 from hybrid.model_names import NAMED
 from hybrid.run import AsyncClient
-from hybrid.run.calibrations import calibration_for, forget_calibrations, is_shipped, own_concepts, take_back
+from hybrid.run.calibrations import calibration_for, forget_calibrations, is_shipped, take_back
 from hybrid.sources import identities_file, scores_folder
 from hybrid.spend import AskPrices, Price, as_usd, endpoint_id, usd_to_nanousd
 from hybrid.tasks import TaskFamily
@@ -169,13 +169,13 @@ async def take_back_pair(drafter: str | None, flags: Mapping[str, Any]) -> dict[
     told: dict[str, Any] = {"local": drafter or BUNDLED_NAME}
     for model in sorted(await _models_of(opener)):
         changed = take_back(local, model, critic)
-        told[model] = {"changed": changed, "in_force": in_force(local, model, critic, own_concepts(local, model))}
+        told[model] = {"changed": changed, "in_force": in_force(local, model, critic)}
     return told
 
 
-def in_force(local: str, cloud: str, critic: str | None = None, concepts: str | None = None) -> str:
+def in_force(local: str, cloud: str, critic: str | None = None) -> str:
     """Say which calibration of a pair decides now."""
-    found = calibration_for(local, cloud, critic=critic, concepts=concepts)
+    found = calibration_for(local, cloud, critic=critic)
     return "none: nothing is known of this pair" if found is None else told_calibration(found)
 
 

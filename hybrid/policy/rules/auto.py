@@ -22,7 +22,7 @@ def _auto(choices: PolicyOptions, nats: float) -> Policy:
     limit = nats if choices.threshold is not None or not number else float(number.partition(":")[0])
     judge = excess_judge(choices, limit) if name == "excess" else threshold_judge(choices, limit)
     span = choices.span or min(choices.max_tokens, LONGEST_DRAFT)
-    return Policy("auto", span, ALWAYS, judge, handoff_tokens=planner.back, planner=planner, pricer=planner)
+    return Policy("auto", span, ALWAYS, judge, handoff_tokens=choices.max_tokens, planner=planner)
 
 
 JUDGED_AT = NumberRange(DEFAULT_NATS, "the judge's threshold in nats, where the calibration's own is not taken")

@@ -20,7 +20,7 @@ from hybrid.policy.policy import Policy
 def _route(choices: PolicyOptions, _: float) -> Policy:
     """Draft as much as ``auto`` does before it decides: a longer answer is decided by its beginning."""
     planner = (choices.planner or Planner()).of_whole_answers()
-    return Policy("route", min(choices.max_tokens, LONGEST_DRAFT), NEVER, planner=planner, pricer=planner)
+    return Policy("route", min(choices.max_tokens, LONGEST_DRAFT), NEVER, planner=planner)
 
 
 ROUTE = Preset(
