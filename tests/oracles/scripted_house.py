@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -96,9 +97,11 @@ def several(engines_of, tables, critic):
     return found | {"others": others}
 
 
-@pytest.fixture
-def house():
-    """Build a client over scripted models; keyword arguments go to the cloud, or name a price, a cap or settings.
+@contextmanager
+def houses():
+    """Yield what builds a client over scripted models.
+
+    Keyword arguments go to the cloud, or name a price, a cap or settings.
 
     A test has the last ``AT_ONCE`` of its houses; what many inputs built before them is closed.
     ``critic``: the scores of a model that reads drafts; ``planners``: what ``auto`` decides by.
@@ -154,9 +157,18 @@ def house():
         client._health = EndpointHealth(client._health.policy, client._health.config, clock, at_once)
         return House(engines, own[0], remote, ledger, client, known, clock, reads)
 
-    yield build
-    for worker in workers:
-        worker.close()
+    try:
+        yield build
+    finally:
+        for worker in workers:
+            worker.close()
+
+
+@pytest.fixture
+def house():
+    """What builds a client over scripted models: see ``houses``."""
+    with houses() as build:
+        yield build
 
 
 @pytest.fixture
