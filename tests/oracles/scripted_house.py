@@ -99,9 +99,7 @@ def several(engines_of, tables, critic):
 
 @contextmanager
 def houses():
-    """Yield what builds a client over scripted models.
-
-    Keyword arguments go to the cloud, or name a price, a cap or settings.
+    """Yield what builds a client over scripted models; keywords go to the cloud, or name a price, a cap or settings.
 
     A test has the last ``AT_ONCE`` of its houses; what many inputs built before them is closed.
     ``critic``: the scores of a model that reads drafts; ``planners``: what ``auto`` decides by.
@@ -157,11 +155,9 @@ def houses():
         client._health = EndpointHealth(client._health.policy, client._health.config, clock, at_once)
         return House(engines, own[0], remote, ledger, client, known, clock, reads)
 
-    try:
-        yield build
-    finally:
-        for worker in workers:
-            worker.close()
+    yield build
+    for worker in workers:
+        worker.close()
 
 
 @pytest.fixture
