@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 
 from asgi_caller import JSON, Endpoint, Heard
 from chat_upstream import CUT, STREAM, Script
+from frozen_models import trace
 from frozen_text import TREE, Section, masked
 from money import Clock
 from pydantic import SecretStr
@@ -39,6 +40,8 @@ from hybrid.types import CloudUsage
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 NUM_LEDGERS, NUM_STEPS = 200, 12
+# No drafting ahead: how far it comes is a matter of time.
+AT_REST = {"overlap": False}
 SAMPLED = {"temperature": 0.9, "seed": 5}
 # How the house is built, and what is asked of it: each whole and streamed.
 CHATS: dict[str, tuple[dict, dict]] = {
@@ -108,7 +111,7 @@ def exchanges() -> Section:
 
     with houses() as build:
         for (name, (how, fields)), streamed in product(CHATS.items(), (False, True)):
-            heard = asyncio.run(Endpoint(build(**how), ServeOptions()).chat(stream=streamed, **fields))
+            heard = asyncio.run(Endpoint(build(queue=AT_REST, **how), ServeOptions()).chat(stream=streamed, **fields))
             found[f"{name}{', streamed' * streamed}"] = told(fields, heard)
         for name, (method, path, body) in ASKED.items():
             found[name] = told(body, asyncio.run(Endpoint(build(), ServeOptions()).ask(path, body, method=method)))
@@ -122,6 +125,25 @@ def exchanges() -> Section:
             served = Endpoint(build(num_context=3000), ServeOptions())
             heard = asyncio.run(served.ask(asked["path"], asked["body"], method=asked["method"], headers=headers))
             found[f"client {path.stem}"] = told(None, heard)
+    return found
+
+
+def events() -> Section:
+    """Return every event of an answer over tables, by every preset, with both models' rows."""
+    ways = {"greedy": {"temperature": 0}, "sampled": {**SAMPLED, "top_k": 7}}
+    found = {}
+    with houses() as build:
+        for preset, (way, choices) in product(PRESETS, ways.items()):
+            asked = trace(
+                build(queue=AT_REST).client,
+                "a b c",
+                whole=True,
+                policy=preset,
+                trace_rows=True,
+                max_tokens=12,
+                **choices,
+            )
+            found[f"{preset}, {way}"] = masked(asyncio.run(asked), rounds=True)
     return found
 
 
@@ -220,6 +242,7 @@ def scripted(traces: Section) -> dict[str, Section]:
     """Return all of it. ``traces``: as ``frozen_models.answers`` recorded them."""
     return {
         "exchanges": exchanges(),
+        "events": events(),
         "ledgers": ledgers(),
         "prices": prices(),
         "monitor": monitor(traces),
