@@ -1,6 +1,6 @@
 """What is frozen and needs no model: exchanges with ``hybrid serve`` over tables, ledgers, prices, recorded traces.
 
-What is told is rounded to so many digits that a processor does not show.
+What is compared holds on every machine; numbers with a point on one that computes as the one that recorded them.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def told(asked: object, heard: Heard) -> str:
     question = asked.decode() if isinstance(asked, bytes) else json.dumps(asked)
     length = {"content-length": "of the body"} if heard.headers.get("content-length") == str(len(heard.body)) else {}
     head = "\n".join(f"{name}: {value}" for name, value in {**heard.headers, **length}.items())
-    return masked(f"{question}\n\n{heard.status}\n{head}\n\n{heard.body.decode()}", rounds=True)
+    return masked(f"{question}\n\n{heard.status}\n{head}\n\n{heard.body.decode()}")
 
 
 def exchanges() -> Section:
@@ -143,7 +143,7 @@ def events() -> Section:
                 max_tokens=12,
                 **choices,
             )
-            found[f"{preset}, {way}"] = masked(asyncio.run(asked), rounds=True)
+            found[f"{preset}, {way}"] = asyncio.run(asked)
     return found
 
 
@@ -198,7 +198,7 @@ def ledger(number: int, path: Path) -> str:
 def command(*words: str) -> str:
     """Return what a command prints, and how it ends."""
     done = CliRunner().invoke(app, words, env={"COLUMNS": "200", "NO_COLOR": "1"})
-    return masked(f"{done.exit_code}\n{done.stdout}\n{done.stderr}", rounds=True)
+    return masked(f"{done.exit_code}\n{done.stdout}\n{done.stderr}")
 
 
 def prices() -> Section:
@@ -223,7 +223,7 @@ def states(trace: str, *, shows: bool) -> str:
             state.hear(log, event)
             lines.append(json.dumps(follower.news()))
         state.end(log)
-        return masked("\n".join([*lines, json.dumps(follower.news())]), rounds=True)
+        return masked("\n".join([*lines, json.dumps(follower.news())]))
 
 
 def shown(traces: Section) -> Section:
