@@ -3,6 +3,8 @@
     python tests/house.py            a line a figure
     python tests/house.py --json     one JSON object, with the names behind some of the numbers
     python tests/house.py --cases    also collect the test cases, which takes a while
+    python tests/house.py --ceilings what ``house.json`` bounds, measured; exit 1 where a ceiling does not hold
+    python tests/house.py --write    set the ceilings to what is measured
 
 Measured is the tree that ``import hybrid`` finds, so one script measures two trees.
 
@@ -13,6 +15,11 @@ is counted by itself, from where the loop yields its ``Check`` to where it is se
 counted are lambdas, comprehensions and special methods (a dataclass generates its own), what waits for the check (the
 client's and the driver's coroutines), and what listens to events in the client's file, with what that calls.
 ``warm_check_all_functions`` and ``_all_files``: the same with overlap, in any thread, and with all that is left out.
+
+The walks of the ceilings count all of that, overlap off, but no comprehensions, which are no functions from Python 3.12
+on. ``check``: a warm check. ``question``: a warm question under ``kl``, from ``generate`` to its loop's first request.
+``post``: a warm streamed question to the app of ``hybrid serve`` under ``auto``, to the last byte, through ASGI. A room
+is a sub-package of ``hybrid/``, the files on its top, or ``server_stub``. A file's header is its docstring and imports.
 """
 
 from __future__ import annotations
@@ -22,6 +29,7 @@ import ast
 import asyncio
 import inspect
 import json
+import math
 import re
 import statistics
 import subprocess
@@ -30,16 +38,25 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeAlias
 
 import hybrid
 from hybrid.policy import decode
+from hybrid.serve.served import ServeOptions
 
 ROOT = Path(hybrid.__file__).parent.parent
 HOUSE = f"{ROOT / 'hybrid'}/"
-Entered: TypeAlias = set[tuple[str, str, bool]]
+CEILINGS = Path(__file__).with_name("house.json")
+Entered: TypeAlias = Counter[tuple[str, str, bool]]
+Measured: TypeAlias = dict[str, dict[str, float]]
+INLINED = {"<listcomp>", "<dictcomp>", "<setcomp>"}  # no functions any more, from Python 3.12 on
+# So much above what is measured a ceiling may be, beside 3 %: lines are rounded up to the next 10, and a walk may take
+# another turn on another processor (who writes the next token hangs on the last digits of a row).
+SLACK = {"lines": 10, "functions": 5}
+SHARE = 0.03
 CODE = ("hybrid", "server_stub", "tests", "examples")
 LINES_OF_A_FUNCTION, LINES_OF_A_FILE = 60, 400  # the most there should be
 # Short spans: several checks in an answer of 64 tokens.
@@ -53,17 +70,29 @@ class Watch:
     def __init__(self) -> None:
         """Watch nothing yet. A thread is watched if it starts later, or is the one that calls this."""
         self.checks: list[Entered] = []
+        self.whole = False
+        """Whether what is watched goes on when the loop asks for something."""
         self._entered: Entered | None = None
         self._waiting: list[FrameType] = []
         threading.setprofile(self._hook)
         sys.setprofile(self._hook)
 
+    def begin(self, *, whole: bool = False) -> Entered:
+        """Watch from here on: ``whole``, or to the first request of the next loop."""
+        self.whole, self._waiting, self._entered = whole, [], Counter()
+        return self._entered
+
+    def end(self) -> None:
+        """Watch nothing any more."""
+        self.whole, self._entered = False, None
+
     def _hook(self, frame: FrameType, event: str, _: object) -> None:
         entered, code = self._entered, frame.f_code
-        if event == "call" and entered is not None and code.co_filename.startswith(HOUSE):
+        inside = entered is not None and code.co_filename.startswith(HOUSE) and code.co_name not in INLINED
+        if event == "call" and entered is not None and inside:
             special = code.co_name.startswith(("<", "__"))
             called = not special and frame not in self._waiting and not self._listens(frame)
-            entered.add((code.co_filename.removeprefix(HOUSE), code.co_qualname, called))
+            entered[code.co_filename.removeprefix(HOUSE), code.co_qualname, called] += 1
 
     def _listens(self, frame: FrameType | None) -> bool:
         while frame is not None and frame not in self._waiting:
@@ -82,29 +111,39 @@ class Watch:
                     request = loop.send(reply)
                 except StopIteration:
                     return
-                if type(request).__name__ == "Check":
-                    self._waiting = [frame for frame, _ in traceback.walk_stack(sys._getframe())]
-                    self.checks.append(set())
-                    self._entered = self.checks[-1]
+                if not self.whole:
+                    self.end()
+                    if type(request).__name__ == "Check":
+                        self.checks.append(self.begin())
+                        self._waiting = [frame for frame, _ in traceback.walk_stack(sys._getframe())]
                 reply = yield request
-                self._entered = None
+                if not self.whole:
+                    self.end()
 
         return watched
+
+    def watch_loops(self) -> None:
+        """Have every loop of the product pass through ``around``."""
+        watched = self.around(decode)
+        for module in [module for name, module in sys.modules.items() if name.startswith("hybrid.")]:
+            vars(module).update({name: watched for name, value in vars(module).items() if value is decode})
+
+    def median_check(self) -> Entered:
+        """Return the check in the middle by the number of its functions."""
+        return sorted(self.checks, key=len)[len(self.checks) // 2]
 
 
 def warm_check() -> dict[str, Any]:
     """Count what a warm check passes."""
     watch = Watch()
-    watched = watch.around(decode)
-    for module in [module for name, module in sys.modules.items() if name.startswith("hybrid.")]:
-        vars(module).update({name: watched for name, value in vars(module).items() if value is decode})
+    watch.watch_loops()
 
     async def median_check(*, overlap: bool) -> Entered:
         async with hybrid.open(overlap=overlap, **SETTINGS) as client:
             await client.generate(WARM_UP)
             watch.checks.clear()
             await client.generate(QUESTION)
-        return sorted(watch.checks, key=len)[len(watch.checks) // 2]
+        return watch.median_check()
 
     called = {(path, name) for path, name, called in asyncio.run(median_check(overlap=False)) if called}
     everything = {(path, name) for path, name, _ in asyncio.run(median_check(overlap=True))}
@@ -116,6 +155,85 @@ def warm_check() -> dict[str, Any]:
         "warm_check_all_files": len({path for path, _ in everything}),
         "warm_check_by_file": Counter(path for path, _ in sorted(called)),
     }
+
+
+def walks() -> Measured:
+    """Count what a check, a question to its first request and a POST to its end pass, each of them warm."""
+    from asgi_caller import Endpoint
+
+    watch = Watch()
+
+    async def walk() -> tuple[Entered, Entered, Entered]:
+        async with hybrid.open(overlap=False, **SETTINGS) as client:
+            served = Endpoint(argparse.Namespace(client=client), ServeOptions())
+            ask = partial(served.chat, model="hybrid:auto", stream=True, temperature=0, max_tokens=64)
+            for question in (WARM_UP, QUESTION):
+                watch.checks.clear()
+                await client.generate(question)
+                check = watch.median_check()
+                to_request = watch.begin()
+                await client.generate(question, policy="kl")
+                post = watch.begin(whole=True)
+                heard = await ask(messages=[{"role": "user", "content": question}])
+                watch.end()
+                assert heard.status == 200, heard.body
+        return check, to_request, post
+
+    watch.watch_loops()
+    check, to_request, post = asyncio.run(walk())
+    sys.setprofile(None)
+    threading.setprofile(None)
+    figures: Measured = {}
+    for name, entered in (("check", check), ("question", to_request), ("post", post)):
+        names = {(path, function) for path, function, _ in entered}
+        figures[f"walk {name}"] = {"functions": len(names), "files": len({path for path, _ in names})}
+    figures["walk post"]["policy_of calls"] = sum(n for (_, name, _), n in post.items() if name == "policy_of")
+    return figures
+
+
+def rooms() -> Measured:
+    """Measure each room's lines and files, and which share of all lines is headers."""
+    counted: Measured = {}
+    headers = lines = 0
+    for path in sources("hybrid", "server_stub"):
+        parts, text = path.relative_to(ROOT).parts, path.read_text(encoding="utf-8")
+        room = parts[0] if parts[0] == "server_stub" else "/".join(parts[:2]) if len(parts) > 2 else "hybrid/*.py"
+        figures = counted.setdefault(room, {"lines": 0, "files": 0})
+        figures["lines"] += len(text.splitlines())
+        figures["files"] += 1
+        for number, node in enumerate(ast.parse(text).body):
+            if isinstance(node, ast.Import | ast.ImportFrom) or (number == 0 and isinstance(node, ast.Expr)):
+                headers += (node.end_lineno or 0) - node.lineno + 1
+        lines += len(text.splitlines())
+    return dict(sorted(counted.items())) | {"headers": {"percent of lines": round(100 * headers / lines, 1)}}
+
+
+def trouble(measured: Measured, ceilings: Measured) -> list[str]:
+    """Say which measured figures are above their ceilings, and which ceilings are too far above what is measured."""
+    told = [
+        f"{room}: measured {measured.get(room)}, ceiling {ceilings.get(room)}: python tests/house.py --write"
+        for room in sorted(measured.keys() ^ ceilings.keys())
+    ]
+    for room, figures in measured.items():
+        for name, value in figures.items() if room in ceilings else ():
+            ceiling = ceilings[room].get(name, 0)
+            if value > ceiling:
+                told.append(
+                    f"{room}: {value} {name}, its ceiling is {ceiling}: raise it only with a reason in the same commit"
+                )
+            elif ceiling - value > max(SHARE * value, SLACK.get(name, 0)):
+                told.append(f"{room}: {value} {name}, its ceiling is still {ceiling}: python tests/house.py --write")
+    return told
+
+
+def write(measured: Measured) -> None:
+    """Set the ceilings to what is measured, lines rounded up to the next 10; budgets stay."""
+    kept = json.loads(CEILINGS.read_text(encoding="utf-8"))
+    kept["ceilings"] = {
+        room: {name: math.ceil(value / 10) * 10 if name == "lines" else value for name, value in figures.items()}
+        for room, figures in measured.items()
+    }
+    CEILINGS.write_text(f"{json.dumps(kept, indent=1)}\n", encoding="utf-8")
 
 
 def sources(*rooms: str, name: str = "*.py") -> list[Path]:
@@ -184,7 +302,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", dest="as_json", help="print one JSON object")
     parser.add_argument("--cases", action="store_true", help="also collect the test cases")
+    parser.add_argument("--ceilings", action="store_true", help="what house.json bounds; exit 1 where it does not hold")
+    parser.add_argument("--write", action="store_true", help="set the ceilings of house.json to what is measured")
     args = parser.parse_args()
+    if args.ceilings or args.write:
+        sys.path += [str(Path(__file__).with_name(folder)) for folder in ("oracles", "end_to_end")]
+        import conftest  # noqa: F401  (a walk reads no file of the user's, and learns nothing)
+
+        measured = rooms() | walks()
+        if args.write:
+            write(measured)
+        print(json.dumps(measured, indent=1))
+        sys.exit("\n".join(trouble(measured, json.loads(CEILINGS.read_text(encoding="utf-8"))["ceilings"])) or None)
     figures = warm_check() | sizes() | shared_names() | tests(cases=args.cases)
     if args.as_json:
         print(json.dumps(figures, indent=1))

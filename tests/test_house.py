@@ -176,3 +176,31 @@ def test_no_function_is_above_60_lines_and_no_file_above_400():
         for node in each_of(ast.walk(ast.parse(text))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno - node.lineno < 60, f"{path}: {node.name}"
+
+
+def test_rooms_and_walks_keep_their_ceilings_and_a_ceiling_follows_downwards(monkeypatch):
+    """A budget without a ceiling is a wish, and one that is far above is none."""
+    monkeypatch.syspath_prepend(str(ROOT / "tests"))
+    from house import trouble
+
+    ceilings = {"room": {"lines": 2000, "files": 10}, "walk post": {"functions": 100}}
+    assert not trouble(ceilings, ceilings)
+    assert not trouble({"room": {"lines": 1950, "files": 10}, "walk post": {"functions": 95}}, ceilings)
+    above, low, gone = (
+        trouble({"room": {"lines": lines, "files": files}, **walk}, ceilings)
+        for lines, files, walk in (
+            (2001, 10, {"walk post": {"functions": 101}}),
+            (1940, 9, {"walk post": {"functions": 94}}),
+            (2000, 10, {}),
+        )
+    )
+    assert above == [
+        f"{name}, its ceiling is {most}: raise it only with a reason in the same commit"
+        for name, most in (("room: 2001 lines", 2000), ("walk post: 101 functions", 100))
+    ]
+    assert [line.partition(",")[0] for line in low] == ["room: 1940 lines", "room: 9 files", "walk post: 94 functions"]
+    assert [line.partition(":")[0] for line in gone] == ["walk post"]
+    # In a process of its own, where no other test has filled a cache.
+    measure = [sys.executable, ROOT / "tests/house.py", "--ceilings"]
+    done = subprocess.run(measure, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

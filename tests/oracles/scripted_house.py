@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -96,9 +97,9 @@ def several(engines_of, tables, critic):
     return found | {"others": others}
 
 
-@pytest.fixture
-def house():
-    """Build a client over scripted models; keyword arguments go to the cloud, or name a price, a cap or settings.
+@contextmanager
+def houses():
+    """Yield what builds a client over scripted models; keywords go to the cloud, or name a price, a cap or settings.
 
     A test has the last ``AT_ONCE`` of its houses; what many inputs built before them is closed.
     ``critic``: the scores of a model that reads drafts; ``planners``: what ``auto`` decides by.
@@ -157,6 +158,13 @@ def house():
     yield build
     for worker in workers:
         worker.close()
+
+
+@pytest.fixture
+def house():
+    """What builds a client over scripted models: see ``houses``."""
+    with houses() as build:
+        yield build
 
 
 @pytest.fixture
