@@ -72,7 +72,7 @@ class Divergence:
 
     ``estimate`` takes all tokens that were not shown together as one, so it is never above ``lower``, mostly below it.
     ``noise``: the nats by which log-probabilities of the two rows are typically off, added up: as measured, no bound.
-    The models' own divergence may lie outside the interval by what that allows (``prob.noise``).
+    The models' own divergence may lie outside the interval by what that allows (``prob.divergence``).
     """
 
     estimate: float

@@ -18,8 +18,7 @@ from hybrid.engine import Worker
 from hybrid.errors import EngineError, HybridError
 from server_stub.app import App
 from server_stub.arguments import parser
-from server_stub.breakage import hush
-from server_stub.faults import Faults
+from server_stub.faults import Faults, hush
 from server_stub.served import Served
 from server_stub.slots import Slot, Slots
 from server_stub.wire import Killed

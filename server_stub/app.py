@@ -6,8 +6,9 @@ import asyncio
 import hmac
 import json
 import uuid
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
@@ -16,16 +17,49 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from server_stub.accounts import Accounts
-from server_stub.breakage import Stream, instead, spoilt, through
 from server_stub.completion import Charge, Completion
 from server_stub.dialects import DIALECTS
 from server_stub.exchange import Answer, Endpoint, Exchange, Fact
-from server_stub.faults import Faults, Strike
-from server_stub.prefix_cache import PrefixCache
+from server_stub.faults import Faults, Stream, Strike, instead, spoilt, through
 from server_stub.served import Served
-from server_stub.slots import Slots
+from server_stub.slots import PrefixCache, Slots
 from server_stub.wire import Json, Killed, WireError
+
+# What every request was charged: the truth that tests hold the client's bill against, whatever its answer said.
+#
+# The law: an account is opened only for a request that is computed, and says what has been computed so far, times what
+# the server takes for it (1, unless a fault overcharges). A client that repeats its id owes the sum. Tested in
+# ``tests/server_stub/test_faults.py`` and ``test_process.py``.
+
+# Requests remembered; the oldest are forgotten first.
+MAX_REQUESTS = 100_000
+
+
+class Accounts:
+    """Accounts by request id."""
+
+    def __init__(self) -> None:
+        """Nobody owes anything yet."""
+        self._opened: OrderedDict[str, list[tuple[Charge, int]]] = OrderedDict()
+
+    def open(self, request_id: str, times: int = 1) -> Charge:
+        """Return a new account, to be filled as work is done."""
+        charge = Charge()
+        self._opened.setdefault(request_id, []).append((charge, times))
+        while len(self._opened) > MAX_REQUESTS:
+            self._opened.popitem(last=False)
+        return charge
+
+    def told(self) -> list[Json]:
+        """Return what each id owes, and what was computed for it where that is not the same."""
+        return [{"id": request_id} | self._entry(entries) for request_id, entries in self._opened.items()]
+
+    @staticmethod
+    def _entry(entries: list[tuple[Charge, int]]) -> Json:
+        computed = sum((charge for charge, _ in entries), Charge())
+        charged = sum((charge * times for charge, times in entries), Charge())
+        return asdict(charged) | ({} if charged == computed else {"computed": asdict(computed)})
+
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 # What a server within a process of others answers from then on; one with a process of its own has ended.

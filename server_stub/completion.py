@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from hybrid.engine import Engine
 from hybrid.prob import Dense, warp
 from hybrid.types import Sampling
-from server_stub.ask import Ask
-from server_stub.rows import Row
+from server_stub.ask import Ask, Row
 from server_stub.slots import Slot
 
 # vLLM raises what is colder (and not greedy) to this; far below it, scores overflow.

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from server_stub.ask import Ask
+from server_stub.ask import Ask, Row
 from server_stub.completion import Charge, Step
-from server_stub.rows import Row
 from server_stub.wire import Json, WireError
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hybrid.engine import ChatVocabulary
 from hybrid.errors import UsageError
 from hybrid.types import Message
-from server_stub.rows import Row
+from server_stub.ask import Row
 from server_stub.wire import WireError
 
 

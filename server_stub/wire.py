@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from server_stub.ask import Row
 from server_stub.completion import Charge
-from server_stub.rows import Row
 
 Json = dict[str, Any]
 

@@ -31,8 +31,8 @@ from hybrid.engine import model_folders
 from hybrid.engine.real_models import find_package, model_file
 from hybrid.errors import UsageError
 from hybrid.prob import Dense
-from hybrid.run import spending
-from hybrid.sources import CONFIG_FILE
+from hybrid.record import spending
+from hybrid.settings.sources import CONFIG_FILE
 
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # A plain run draws the first of the same examples. Whoever runs the slow tests, or looks for mutants, draws all.

@@ -261,7 +261,7 @@ def sizes() -> dict[str, Any]:
     files = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in sources(*CODE)}
     _, whole, bare = zip(*functions(sources("hybrid")), strict=True)
     figures: dict[str, Any] = {
-        "files_in_bench": len(sources("hybrid/bench")),
+        "files_in_bench": len(sources("hybrid/lab")),
         "lines_of_driver": files.get("hybrid/run/driver.py"),
         "long_functions": {name: lines for name, lines, _ in functions(sources(*CODE)) if lines > LINES_OF_A_FUNCTION},
         "long_files": {name: lines for name, lines in files.items() if lines > LINES_OF_A_FILE},

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 from hybrid import assemble
 from hybrid.assemble import local_models, opening, reaching
-from hybrid.assemble.concepts import partition_of
+from hybrid.assemble.local_models import partition_of
+from hybrid.assemble.reaching import endpoint_key
 from hybrid.cli import app
-from hybrid.endpoint_key import endpoint_key
 from hybrid.errors import MissingCapability, UsageError
 from hybrid.partitions.partition_file import PartitionFile, own_file
-from hybrid.sources import load
+from hybrid.settings.sources import load
 from hybrid.spend.durable import FileLedger, LedgerAdmin
 from hybrid.types import CloudUsage
 
@@ -84,8 +84,8 @@ def test_an_empty_salt_is_refused():
 
 
 def test_a_salt_belongs_to_the_client():
-    from hybrid.config import names_for
-    from hybrid.setting_info import SettingPlace
+    from hybrid.settings.config import names_for
+    from hybrid.settings.setting_info import SettingPlace
 
     assert "cache_salt" not in names_for(SettingPlace.ANSWER)
 
@@ -182,8 +182,8 @@ def test_no_test_meets_the_users_own_ledger_or_prices():
     """Also where a child process is started without our variables, as far as the system lets a folder be named."""
     from pathlib import Path
 
-    from hybrid.config import Settings
-    from hybrid.sources import ledger_file, price_file
+    from hybrid.settings.config import Settings
+    from hybrid.settings.sources import ledger_file, price_file
 
     own = Path(os.environ["HYBRID_LEDGER"]).parent
     assert ledger_file(load()).parent == price_file(load()).parent == own

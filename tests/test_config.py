@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 import hybrid
 from hybrid.cli import app
-from hybrid.config import Settings, names_for
 from hybrid.errors import UsageError
-from hybrid.folders import APP
-from hybrid.run.events import TRACE_VERSION
-from hybrid.setting_info import SettingPlace
-from hybrid.sources import CONFIG_FILE, choosing, findings_file, ledger_file, load, price_file
+from hybrid.record.events import TRACE_VERSION
+from hybrid.settings.config import Settings, names_for
+from hybrid.settings.setting_info import SettingPlace
+from hybrid.settings.sources import CONFIG_FILE, choosing, findings_file, ledger_file, load, price_file
+from hybrid.store.files import APP
 
 # Every setting, with a value that is not its default. Whoever adds one decides here whether a stranger may choose it.
 DECODING = {
@@ -235,7 +235,7 @@ def test_a_user_without_a_home_has_no_own_files(here, monkeypatch, folder):
         theirs.parent.mkdir(parents=True, exist_ok=True)
         theirs.write_text("cloud = 'https://evil.example'\n")
     for kind in ("config", "state", "cache"):
-        monkeypatch.setattr(f"hybrid.sources.user_{kind}_path", folder)
+        monkeypatch.setattr(f"hybrid.settings.sources.user_{kind}_path", folder)
     settings = load()
     assert settings.cloud is None
     assert price_file(settings) is None

@@ -13,12 +13,12 @@ from damaged_files import mutant
 
 from hybrid.defer.state import PairState
 from hybrid.errors import UsageError
-from hybrid.json_store import JsonStore
-from hybrid.line_file import MOST_BYTES, read_regular
+from hybrid.pairs import calibrations
+from hybrid.pairs.calibrations import calibration_for, scores_folder
 from hybrid.partitions.partition_file import PartitionFile, read_partition_file
-from hybrid.run import calibrations
-from hybrid.run.calibrations import calibration_for, scores_folder
 from hybrid.spend.price_file import PriceFile
+from hybrid.store.json_store import JsonStore
+from hybrid.store.line_file import MOST_BYTES, read_regular
 
 GROUPS = (((2, " big"), (5, " large")), ((3, "so"), (7, "thus"), (8, "hence")))
 NUM_MUTANTS = 300

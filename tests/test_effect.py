@@ -15,17 +15,17 @@ from scripted_house import END, LARGE, SMALL, WORDS
 from typer.testing import CliRunner
 
 import hybrid
+from hybrid.batch.questions import lines
 from hybrid.cli import app
 from hybrid.cli.batch_work import answered
-from hybrid.cli.questions import lines
 from hybrid.cloud.scripted import ScriptedCloud
-from hybrid.config import Settings
 from hybrid.engine import ScriptedEngine, Worker
 from hybrid.errors import UsageError
 from hybrid.policy import PRESETS
 from hybrid.run import AsyncClient, Client, LocalModel
 from hybrid.run.composition import check_effect, policy_of
-from hybrid.sources import CONFIG_FILE, choosing, load
+from hybrid.settings.config import Settings
+from hybrid.settings.sources import CONFIG_FILE, choosing, load
 from hybrid.spend import Account, MemoryLedger
 
 # Of each knob a policy that it changes nothing in, and one that it changes.
@@ -268,7 +268,7 @@ def test_two_numbers_at_one_level_contradict_each_other(opened):
 
 
 def test_every_arm_of_the_benchmarks_passes_only_what_acts():
-    from hybrid.bench import calibration, demo
+    from hybrid.lab import calibration, demo
 
     arms = [*demo.ARMS, *calibration.ARMS]
     assert {arm.policy for arm in arms} == {"local", "kl", "doubt", "auto", "cloud"}

@@ -7,9 +7,9 @@ from cases import each
 from typer.testing import CliRunner
 
 from hybrid.cli import app
-from hybrid.endpoint_address import complete_address, is_address, is_loopback
 from hybrid.errors import UsageError
-from hybrid.sources import choosing, load
+from hybrid.settings.names import complete_address, is_address, is_loopback
+from hybrid.settings.sources import choosing, load
 from hybrid.spend import endpoint_id
 
 HERE = {

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hybrid import file_system
-from hybrid.file_system import flush_folder, replace, replace_content
+from hybrid.store import files as file_system
+from hybrid.store.files import flush_folder, replace, replace_content
 
 
 @pytest.fixture

@@ -11,11 +11,9 @@ import pytest
 from another_user import bound_by_mode_bits, bound_folder
 from cases import each
 
-from hybrid.config import Settings
 from hybrid.errors import UsageError
-from hybrid.folders import make_folder
-from hybrid.json_store import JsonStore
-from hybrid.sources import (
+from hybrid.settings.config import Settings
+from hybrid.settings.sources import (
     CONFIG_FILE,
     concepts_folder,
     experts_file,
@@ -26,6 +24,8 @@ from hybrid.sources import (
     pairs_file,
 )
 from hybrid.spend.durable.file import SqliteFile
+from hybrid.store.files import make_folder
+from hybrid.store.json_store import JsonStore
 
 UMASKS = [0o000, 0o022, 0o077, 0o177]
 

@@ -25,18 +25,18 @@ from hybrid.defer import Calibration, DraftOutcome, PairState
 from hybrid.defer.online import OnlineLearner
 from hybrid.engine import template_trial
 from hybrid.engine.identity import identify
-from hybrid.engine.model_facts import read_facts
+from hybrid.engine.model_check import read_facts
 from hybrid.errors import UsageError
-from hybrid.json_store import JsonStore
-from hybrid.model_names import MODELS
-from hybrid.run.calibrations import SHIPPED, SUFFIX, keep_calibration
-from hybrid.run.expert_record import ExpertRecord
-from hybrid.run.pair_knowledge import read_knowledge
-from hybrid.run.pair_record import JudgedTokens, PairRecord
+from hybrid.pairs.calibrations import SHIPPED, SUFFIX, keep_calibration
+from hybrid.pairs.knowledge import read_knowledge
+from hybrid.pairs.profile import JudgedTokens, PairRecord
+from hybrid.run.experts import ExpertRecord
 from hybrid.run.replay import replay
 from hybrid.run.replay_trace import MissingRow
-from hybrid.serve.recorded import recorded_html, recorded_state
+from hybrid.serve.monitor import recorded_html, recorded_state
+from hybrid.settings.names import MODELS
 from hybrid.spend.price_file import PriceFile
+from hybrid.store.json_store import JsonStore
 
 SEED, NUM = 20261125, 80
 URL = "http://127.0.0.1:9"

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from cases import each_of
 
-from hybrid import file_system, line_file
 from hybrid.errors import UsageError
-from hybrid.line_file import LineFile
+from hybrid.store import files as file_system
+from hybrid.store import line_file
+from hybrid.store.line_file import LineFile
 
 
 @pytest.fixture(autouse=True, params=["", "windows"])

@@ -10,13 +10,13 @@ from cases import each
 from chat_upstream import Script, upstream
 
 import hybrid
-from hybrid.assemble.relay import make_relayer, relay_settings
-from hybrid.config import Settings
+from hybrid.assemble.reaching import make_relayer, relay_settings
 from hybrid.errors import UsageError
-from hybrid.folders import APP
 from hybrid.run.relaying import Relayer
-from hybrid.sources import CONFIG_FILE, load
+from hybrid.settings.config import Settings
+from hybrid.settings.sources import CONFIG_FILE, load
 from hybrid.spend import Account, MemoryLedger, Price
+from hybrid.store.files import APP
 
 CLOUD, OTHER = "https://api.example.com/v1", "https://other.example.com/v1"
 TABLE = f"""

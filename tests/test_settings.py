@@ -20,13 +20,13 @@ from hybrid.cli.chat import chat
 from hybrid.cli.flags import help_of
 from hybrid.cli.price import price
 from hybrid.cli.probe import probe
-from hybrid.cli.replay import replay
-from hybrid.config import GROUPS, AnswerChoices, OpenArguments, Settings, names_for, setting
+from hybrid.cli.trace import replay
 from hybrid.errors import UsageError
 from hybrid.policy import PolicyOptions
-from hybrid.policy_choices import PolicyChoices
 from hybrid.run import client, composition
-from hybrid.setting_info import SettingPlace
+from hybrid.settings.config import GROUPS, AnswerChoices, OpenArguments, Settings, names_for, setting
+from hybrid.settings.policy_choices import PolicyChoices
+from hybrid.settings.setting_info import SettingPlace
 
 ROOT = Path(__file__).parent.parent
 # Every setting: where it may be chosen (a flag, an answer, the working directory, a replay, a probe, a price, a trace,
@@ -259,7 +259,7 @@ def test_nothing_else_lists_settings():
     """Four names of settings in one literal are a list of settings, which somebody would have to keep."""
     listed = {}
     for path in ROOT.glob("hybrid/**/*.py"):
-        if {"bench", "cloud", "defer", "serve"} & set(path.relative_to(ROOT).parts):
+        if {"lab", "cloud", "defer", "serve"} & set(path.relative_to(ROOT).parts):
             continue  # an experiment chooses settings, as a user does; the wires and a calibration have their own names
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Set | ast.List | ast.Tuple | ast.Dict):

@@ -11,8 +11,8 @@ from model_trees import split_model
 
 import hybrid
 from hybrid.errors import UsageError
-from hybrid.model_names import MODELS
-from hybrid.sources import load
+from hybrid.settings.names import MODELS
+from hybrid.settings.sources import load
 
 
 def test_of_several_local_models_each_drafts_for_the_next(tmp_path, monkeypatch):

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.errors import UsageError
-from hybrid.sources import choosing, load
-from hybrid.template_args import arguments_of
+from hybrid.settings.local_settings import arguments_of
+from hybrid.settings.sources import choosing, load
 
 WANTED = {"enable_thinking": False, "reasoning_effort": "low", "budget": 3, "style": None}
 

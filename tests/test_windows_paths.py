@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.assemble.local_models import name_of
-from hybrid.cli import batch_repair
-from hybrid.endpoint_address import complete_address, is_address
-from hybrid.engine import repository_layouts
+from hybrid.cli import tally as batch_repair
+from hybrid.engine import model_folders as repository_layouts
+from hybrid.engine.gguf_header import shard_files
 from hybrid.engine.model_folders import find_model, parse_name
 from hybrid.engine.real_models import check_installed
-from hybrid.engine.shards import shard_files
 from hybrid.errors import UsageError
-from hybrid.sources import CONFIG_FILE, load
+from hybrid.settings.names import complete_address, is_address
+from hybrid.settings.sources import CONFIG_FILE, load
 
 PATHS = [
     r"C:\models\x.gguf", "C:/models/x.gguf", r"\\server\share\x.gguf", "//server/share/x.gguf", r"models\x.gguf",

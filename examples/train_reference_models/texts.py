@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from hybrid.engine.llama import LlamaEngine, Weights
-from hybrid.model_names import MODELS
+from hybrid.settings.names import MODELS
 from hybrid.tasks import MAX_TOKENS, training_stream
 from hybrid.types import Message
 

@@ -21,7 +21,7 @@ from texts import read_texts, write_texts
 from torch.nn import functional as F
 from vocabulary import ALIEN, COMMON, WHOLE_WORDS, Vocabulary, WordVocabulary
 
-from hybrid.model_names import MODELS
+from hybrid.settings.names import MODELS
 from hybrid.tasks.mix import Model
 
 MUON_LR, ADAMW_LR = 0.02, 3e-3

@@ -2,10 +2,8 @@
 
 from hybrid.assemble.local_models import BUNDLED_LOCAL, first_model
 from hybrid.assemble.opening import ClientOpener, open  # noqa: A004  (hybrid.open is the front door's name)
-from hybrid.assemble.prices import known_price
 from hybrid.assemble.probing import ProbeReport, probe
-from hybrid.assemble.reaching import PROBE, served_model
-from hybrid.bundled_server import BUNDLED_CLOUD, bundled_server
+from hybrid.assemble.reaching import BUNDLED_CLOUD, PROBE, bundled_server, known_price, served_model
 
 __all__ = [
     "BUNDLED_CLOUD",

@@ -14,25 +14,36 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from hybrid.assemble.concepts import partition_of
 from hybrid.assemble.reaching import PROBE, served_here
-from hybrid.config import Settings
 from hybrid.engine import Engine, IsCancelled, Worker
+from hybrid.engine.gguf_header import shard_files
 from hybrid.engine.identity import identify
-from hybrid.engine.kv_cache import as_size
 from hybrid.engine.llama import Weights
-from hybrid.engine.noise import LocalNoise, NoiseCache, measure
+from hybrid.engine.local_memory import as_size
+from hybrid.engine.noise import LocalNoise, NoiseCache, drafting_ms, measure
 from hybrid.engine.real_models import model_file
-from hybrid.engine.shards import shard_files
-from hybrid.engine.speed import drafting_ms
 from hybrid.engine.vocabulary import share_words
 from hybrid.errors import EngineError, UsageError
-from hybrid.model_names import MODELS, NAMED
+from hybrid.partitions.partition_file import load_partition
+from hybrid.prob import Partition
 from hybrid.run import FurtherModel, LocalModel
-from hybrid.run.expert_record import ExpertRecord
+from hybrid.run.experts import ExpertRecord
 from hybrid.run.known_families import KnownFamilies
-from hybrid.sources import experts_file, identities_file, models_file
+from hybrid.settings.config import Settings
+from hybrid.settings.names import MODELS, NAMED
+from hybrid.settings.sources import experts_file, identities_file, models_file
 from hybrid.spend import endpoint_id
+
+# Which tokens of the local vocabulary say the same: read where the settings say, when a policy first asks.
+
+
+def partition_of(settings: Settings, words: Weights) -> Partition:
+    """Read the partition that the settings name, or the one kept for the local vocabulary. Raises UsageError."""
+    if settings.concepts == "off":
+        raise UsageError("concepts off contradicts a policy that asks which tokens say the same")
+    path = None if settings.concepts in {None, "auto"} else Path(str(settings.concepts)).expanduser()
+    return load_partition(path, words.vocabulary_digest, words.num_tokens)
+
 
 BUNDLED_LOCAL = MODELS / "small.gguf"
 # The speed and the noise of a model of so many parameters are measured whenever it is opened (20 ms for the bundled

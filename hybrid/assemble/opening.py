@@ -13,23 +13,28 @@ from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 from anyio.from_thread import start_blocking_portal
 
 from hybrid.assemble.local_models import BUNDLED_LOCAL, first_model, further_models, open_local_models
-from hybrid.assemble.prices import known_price
-from hybrid.assemble.reaching import probe_cache, reach, reach_by_messages, served_here
-from hybrid.assemble.relay import make_relayer, relay_settings
+from hybrid.assemble.reaching import (
+    endpoint_key,
+    known_price,
+    make_relayer,
+    probe_cache,
+    reach,
+    reach_by_messages,
+    relay_settings,
+    served_here,
+)
 from hybrid.cloud import Capabilities, Cloud
-from hybrid.config import OpenArguments, Settings
-from hybrid.endpoint_key import endpoint_key
 from hybrid.engine.model_folders import models_on_disk
 from hybrid.engine.real_models import check_installed, check_model_name
 from hybrid.errors import UsageError
-from hybrid.model_names import BUNDLED, NAMED
+from hybrid.pairs.profile import PairFacts, pair_record
 from hybrid.run import AsyncClient, Client
 from hybrid.run.composition import check_chain, check_effect, check_endpoint, check_pair, check_several, policy_of
 from hybrid.run.deferral import PairSource
 from hybrid.run.known_families import KnownFamilies
-from hybrid.run.pair_facts import PairFacts
-from hybrid.run.pair_record import pair_record
-from hybrid.sources import checked, ledger_file, load
+from hybrid.settings.config import OpenArguments, Settings
+from hybrid.settings.names import BUNDLED, NAMED
+from hybrid.settings.sources import checked, ledger_file, load
 from hybrid.spend import Account, MemoryLedger, endpoint_id, usd_to_nanousd
 from hybrid.spend.durable import FileLedger
 
@@ -42,9 +47,9 @@ def open(  # noqa: A001  (hybrid.open is the front door's name)
 ) -> ClientOpener:
     """Prepare a client: ``with`` gives a blocking one, ``async with`` an asynchronous one.
 
-    Flags are the settings of ``hybrid.config``; what is not given comes from ``HYBRID_*`` variables, then from
-    files (``hybrid.sources`` says which; ``config`` is read instead of the user's own), then from the defaults: the
-    bundled pair, the large model behind a server started for it.
+    Flags are the settings of ``hybrid.settings.config``; what is not given comes from ``HYBRID_*`` variables, then from
+    files (``hybrid.settings.sources`` says which; ``config`` is read instead of the user's own), then from the
+    defaults: the bundled pair, the large model behind a server started for it.
 
     Raises UsageError at once for settings that cannot be, for an endpoint without a local model of its vocabulary, for
     a local model's name that no model has, and for flags that change nothing in the policy beside them, or without an

@@ -4,32 +4,58 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from hybrid.assemble.local_models import first_model
 from hybrid.assemble.opening import ClientOpener
-from hybrid.assemble.reaching import PROBE, findings_cache, served_here, wire_to
-from hybrid.bundled_server import bundled_server
+from hybrid.assemble.reaching import PROBE, bundled_server, findings_cache, served_here, wire_to
 from hybrid.cloud import Capabilities
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.probe import Probe
-from hybrid.cloud.probe_charges import paid_from
-from hybrid.cloud.probe_result import FlagAdvice, ProbeResult, apply_result, flag_advice
+from hybrid.cloud.probe_habits import CONVERSATION, QUESTIONS, LocalChat, LocalHabits
+from hybrid.cloud.probe_result import FlagAdvice, ProbeResult, apply_result, flag_advice, paid_from
+from hybrid.engine import Cursor
 from hybrid.engine.llama import Weights
 from hybrid.engine.local_memory import LocalMemory
 from hybrid.engine.noise import MEASURED, LocalNoise, NoiseCache, measure
 from hybrid.engine.real_models import model_file
-from hybrid.engine.vocabulary_file import VocabularyFile
+from hybrid.engine.vocabulary import LlamaVocabulary, VocabularyFile
 from hybrid.errors import UsageError
-from hybrid.run.local_habits import local_habits, render_or_text
-from hybrid.run.pair_record import JudgedTokens, seen_of_pair
-from hybrid.sources import checked, load, models_file
+from hybrid.pairs.profile import JudgedTokens, seen_of_pair
+from hybrid.settings.sources import checked, load, models_file
 from hybrid.spend import Price
-from hybrid.types import Message
+from hybrid.types import Ids, Message
+
+# The local model's side of ``hybrid probe``'s comparison of habits: rendered chats, and first words of answers.
+#
+# The law (``tests/run/test_local_habits.py``): a chat is rendered by the model's own template, or said not to be; a
+# question that does not fit into the model has no row.
+
+
+def local_habits(weights: Weights, threads: int | None, noise: LocalNoise) -> LocalHabits:
+    """Read the first row of an answer to each question, in a context that is as long as it must be."""
+    asked = [(turns, *render_or_text(weights, turns)) for turns in ((Message("user", each),) for each in QUESTIONS)]
+    longest = weights.longest_context
+    fitting = [(turns, ids, rendered) for turns, ids, rendered in asked if longest is None or len(ids) < longest]
+    chats: list[LocalChat] = []
+    if fitting:
+        with closing(weights.context(max(len(ids) for _, ids, _ in fitting) + 1, threads)) as engine:
+            cursor = Cursor(engine, noise.nats, noise.shift)
+            chats = [LocalChat(turns, ids, rendered, cursor.row(ids)) for turns, ids, rendered in fitting]
+    chats.append(LocalChat(CONVERSATION, *render_or_text(weights, CONVERSATION)))
+    return LocalHabits(tuple(chats), weights.piece)
+
+
+def render_or_text(weights: LlamaVocabulary, turns: Sequence[Message]) -> tuple[Ids, bool]:
+    """Return a conversation as the model's template writes it, or the first turn's text, and which of the two it is."""
+    try:
+        return weights.render(turns), True
+    except UsageError:
+        return weights.tokenize(turns[0].content), False
 
 
 def _measured(weights: Weights, threads: int | None) -> LocalNoise:

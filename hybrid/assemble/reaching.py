@@ -3,28 +3,128 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from hybrid.bundled_server import BUNDLED_CLOUD, bundled_server
+from pydantic import SecretStr
+
 from hybrid.cloud import Capabilities, Cloud
 from hybrid.cloud.bounds import Timeouts
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.probe_result import ProbeCache
-from hybrid.cloud.renumbered import RenumberedCloud, numbers_of
-from hybrid.cloud.translated import TranslatedCloud
+from hybrid.cloud.translated import RenumberedCloud, TranslatedCloud, numbers_of
 from hybrid.cloud.wire import KEY_HINT, Wire
-from hybrid.config import Settings
-from hybrid.endpoint_address import is_loopback
-from hybrid.endpoint_key import endpoint_key, key_hint
 from hybrid.engine import Engine
 from hybrid.engine.llama import Weights
 from hybrid.engine.real_models import model_file
-from hybrid.engine.vocabulary import share_words
-from hybrid.engine.vocabulary_file import VocabularyFile
-from hybrid.errors import NotAnApi, VocabularyMismatch
-from hybrid.model_names import NAMED
-from hybrid.sources import findings_file
+from hybrid.engine.vocabulary import VocabularyFile, share_words
+from hybrid.errors import NotAnApi, Unreachable, UsageError, VocabularyMismatch
+from hybrid.run.relaying import Relayer, RelayTarget
+from hybrid.run.retrying import BreakerConfig, EndpointHealth, RetryPolicy
+from hybrid.settings.config import Settings
+from hybrid.settings.names import MODELS, NAMED, is_loopback
+from hybrid.settings.sources import findings_file, ledger_file, price_file
+from hybrid.spend import Account, Price, PriceFile, endpoint_id, usd_to_nanousd
+from hybrid.spend.durable import FileLedger
+
+# What a request costs, as far as it is known before the endpoint is asked.
+
+# The bundled server is a process of ours on this machine: nobody sends a bill for it.
+OWN = Price(0, 0, 0, source="the bundled server runs on this machine")
+
+
+def known_price(settings: Settings) -> tuple[Price | None, PriceFile | None]:
+    """Return the price, if it is known before the endpoint is asked, and else the file that may hold it."""
+    if settings.price:
+        return Price.parse(settings.price), None
+    if settings.cloud is None or settings.cloud in NAMED:
+        return OWN, None
+    path = price_file(settings)
+    prices = PriceFile.read(path) if path else None
+    return (prices.price(settings.cloud, settings.cloud_model) if prices and settings.cloud_model else None), prices
+
+
+# A server of our own: ``python -m server_stub`` in a child process, which ends with us.
+
+BUNDLED_CLOUD = MODELS / "large.gguf"
+STUB_STARTS_WITHIN_S = 60.0
+
+
+@asynccontextmanager
+async def bundled_server(model: Path = BUNDLED_CLOUD, *flags: str) -> AsyncIterator[str]:
+    """Serve a model from a child process and yield its URL. The child ends with us, however we end.
+
+    ``flags`` are further ones of ``python -m server_stub``.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "server_stub", "--model", str(model), "--port", "0"),
+        *("--threads", "1", "--until-stdin-closes", *flags),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is ours to handle: the child ends when its standard input closes
+        creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # what Windows has of sessions
+    )
+    try:
+        yield await _address(process)
+    finally:
+        if process.stdin:
+            process.stdin.close()
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+
+
+async def _address(process: asyncio.subprocess.Process) -> str:
+    line = b""
+    if process.stdout:
+        with contextlib.suppress(TimeoutError):
+            line = await asyncio.wait_for(process.stdout.readline(), STUB_STARTS_WITHIN_S)
+    before, found, url = line.decode().strip().partition("listening on ")
+    if before or not found:
+        msg = "the bundled server did not start"
+        raise Unreachable(msg, sent=False)
+    return url
+
+
+# The endpoint's key: read from the variable that the settings name, and never kept anywhere else.
+#
+# The law: a variable that is named and holds no key is refused before anything is opened (``tests/test_assemble.py``).
+
+
+def endpoint_key(settings: Settings) -> SecretStr | None:
+    """Read the endpoint's key; None without one, and for a server of our own.
+
+    Raises UsageError, without showing it, where no header could carry it, and where the variable that was named for it
+    holds none; "" names no variable.
+    """
+    variable = settings.api_key_env
+    if settings.cloud is None or settings.cloud in NAMED:
+        return None
+    key = os.environ.get(variable, "").strip()
+    if any(not "!" <= char <= "~" for char in key):
+        msg = f"the key in {variable} holds characters that no key has (spaces, line breaks or others than ASCII)"
+        raise UsageError(msg)
+    if not key and variable not in {"", Settings.model_fields["api_key_env"].default}:
+        msg = f"{variable}, which is named as the key's variable, {_missing(variable)}"
+        raise UsageError(msg)
+    return SecretStr(key) if key else None
+
+
+def key_hint(variable: str, mend: str, *, sent: bool) -> str:
+    """Say of the key what mends a 401: none was sent (then ``mend``), or it is the wrong one."""
+    return f"the key in {variable} was sent and turned down" if sent else f"{variable} {_missing(variable)}: {mend}"
+
+
+def _missing(variable: str) -> str:
+    return "is empty" if variable in os.environ else "is not set"
+
 
 # What the two vocabularies are compared on: digits, capitals, spaces in a row, a line break, more than one script.
 PROBE = 'The 3 boxes hold 12345 pens.\n  {"key": "value"} é ß 中 x^2 + C'
@@ -138,3 +238,80 @@ def wire_to(settings: Settings, url: str) -> Wire:
     key = endpoint_key(settings)
     hint = key_hint(settings.api_key_env, KEY_HINT, sent=key is not None)
     return Wire(url, key, deadlines, through_proxies=not is_loopback(url), key_hint=hint)
+
+
+# Where requests go that no hybrid can honour: the chat route of the cloud, or that of ``[relay]``.
+#
+# The law (``tests/test_relay_settings.py``): a key goes to the origin it was named for, and to no other. Without a key
+# variable of its own a relay to another scheme, host or port than the cloud's sends none.
+
+# A caller waits as long as its own deadline says (600 s in OpenAI's client). A model that thinks may be silent for
+# minutes, and a whole answer comes at once.
+RELAY_WAIT_S = 600.0
+HINT = "api_key_env in [relay] names the variable that holds the key"
+
+
+def relay_settings(settings: Settings) -> Settings | None:
+    """Return the settings of the endpoint that is relayed to, as if it was the cloud; None: there is none.
+
+    Raises UsageError where they are not whole, and for a key variable that holds none.
+    """
+    url = settings.relay_url or settings.cloud
+    if settings.offline or url is None or (settings.relay_url is None and served_here(settings)):
+        return None
+    same = settings.relay_url is None
+    model = settings.relay_model or (settings.cloud_model if same else None)
+    if not same and model is None:
+        raise UsageError("relay_url needs relay_model beside it: the model that is asked there")
+    alike = same and settings.relay_model is None
+    key = settings.relay_api_key_env or (settings.api_key_env if _origin(url) == _origin(settings.cloud) else "")
+    price = settings.relay_price or (settings.price if alike else None)
+    named, paid = {"cloud": url, "cloud_model": model}, {"api_key_env": key, "price": price}
+    found = settings.model_copy(update={**named, **paid})
+    endpoint_key(found)
+    return found
+
+
+def make_relayer(
+    settings: Settings, account: Account, model: Callable[[], Awaitable[str]], stack: AsyncExitStack
+) -> Relayer | None:
+    """Return what relays; None: there is nowhere to relay to. ``model``: what the cloud's endpoint calls its own."""
+    there = relay_settings(settings)
+    if there is None or there.cloud is None:
+        return None
+    key, url, named = endpoint_key(there), there.cloud, there.cloud_model
+    hint = key_hint(there.api_key_env, HINT, sent=key is not None) if there.api_key_env else HINT
+    waits = Timeouts(settings.connect_timeout_s, RELAY_WAIT_S, RELAY_WAIT_S, RELAY_WAIT_S)
+    wire = Wire(url, key, waits, through_proxies=not is_loopback(url), key_hint=hint, paced=True)
+    stack.push_async_callback(wire.aclose)
+
+    async def its_model() -> str:
+        return named or await model()
+
+    retries = RetryPolicy(settings.retries, min(settings.first_byte_timeout_s, settings.request_timeout_s))
+    health = EndpointHealth(retries, BreakerConfig(cool_down_s=settings.cool_down_s))
+    paid = _account(settings, there, account, stack)
+    return Relayer(RelayTarget(wire, paid, its_model, settings.relay_image_tokens), health)
+
+
+def _account(settings: Settings, there: Settings, account: Account, stack: AsyncExitStack) -> Account:
+    """Return what pays: the same ledger and caps as for the cloud, at the price of what is asked.
+
+    Beside a server of our own, which is free and whose money is none, it is the user's own ledger.
+    """
+    alike = settings.relay_url is None and settings.relay_model is None and settings.relay_price is None
+    if alike or there.cloud is None:
+        return account
+    price, endpoint = known_price(there)[0], endpoint_id(there.cloud)
+    path = ledger_file(settings)
+    if path is None or not served_here(settings):
+        return account.beside(price, endpoint)
+    ledger = FileLedger(path.expanduser())
+    stack.push_async_callback(asyncio.to_thread, ledger.close)
+    cap = usd_to_nanousd(settings.cap, "cap") if settings.cap is not None else None
+    return Account(price, ledger, endpoint, cap, settings.spender)
+
+
+def _origin(url: str | None) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url or "")
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)

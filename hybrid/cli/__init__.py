@@ -20,10 +20,9 @@ from hybrid.cli.models import models
 from hybrid.cli.policies import policies
 from hybrid.cli.price import price
 from hybrid.cli.probe import probe
-from hybrid.cli.replay import replay
 from hybrid.cli.serve import serve
 from hybrid.cli.tasks import tasks
-from hybrid.cli.trace_show import trace
+from hybrid.cli.trace import replay, trace
 
 app = typer.Typer(
     name="hybrid",

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Unpack
 
 import typer
 
-from hybrid.cli.batch_again import OldLines, file_for, outcomes_of
-from hybrid.cli.batch_lines import Outcome
-from hybrid.cli.batch_output import OPEN_LINES_EACH, BatchOutput, PrintedOutput
+from hybrid.batch.output import OPEN_LINES_EACH, BatchOutput, PrintedOutput
+from hybrid.batch.output_lines import Outcome
+from hybrid.batch.parallel import OldLines, file_for, outcomes_of
+from hybrid.batch.questions import lines
 from hybrid.cli.batch_work import BatchWork, cloud_of
 from hybrid.cli.exits import EXIT_DEGRADED, EXIT_PARTLY, exit_codes
 from hybrid.cli.flags import Flags, takes_flags
-from hybrid.cli.questions import lines
 from hybrid.cli.tally import Tally
 from hybrid.errors import CloudError, EngineError, UsageError, escape_controls
-from hybrid.setting_info import SettingPlace
+from hybrid.settings.setting_info import SettingPlace
 
 if TYPE_CHECKING:
     from hybrid.assemble import ClientOpener

@@ -17,14 +17,12 @@ from rich.table import Table
 from hybrid.cli.bench_auto import AUTO_EPILOG, auto
 from hybrid.cli.bench_peers import PEERS_EPILOG, peers
 from hybrid.cli.bench_text import TEXT_EPILOG, text
-from hybrid.cli.bench_vocabulary import VOCABULARY_EPILOG, vocabulary
-from hybrid.cli.bench_wordings import WORDINGS_EPILOG, wordings
-from hybrid.cli.exits import exit_codes
-from hybrid.cli.progress import progress
+from hybrid.cli.bench_vocabulary import VOCABULARY_EPILOG, WORDINGS_EPILOG, vocabulary, wordings
+from hybrid.cli.exits import exit_codes, progress
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
-    from hybrid.bench.speed.measure import BenchmarkReport, Measurement
+    from hybrid.lab.speed.measure import BenchmarkReport, Measurement
 
 EPILOG = """
 engine: a drafting step against bare llama.cpp and against create_completion, and the memory of both.
@@ -219,8 +217,8 @@ def _measure(
     pair: tuple[str, str] | None,
 ) -> BenchmarkReport:
     try:
-        from hybrid.bench import speed  # noqa: PLC0415  (help and usage errors need no llama.cpp)
         from hybrid.engine.real_models import model_file  # noqa: PLC0415
+        from hybrid.lab import speed  # noqa: PLC0415  (help and usage errors need no llama.cpp)
     except ModuleNotFoundError as error:
         msg = f"hybrid bench needs the package {error.name}: pip install '.[bench]'"
         raise UsageError(msg) from None
@@ -247,7 +245,7 @@ def _model_folder(folder: Path | None) -> Iterator[Path]:
 
 
 def _print(report: BenchmarkReport) -> None:
-    from hybrid.bench.speed.measure import machine  # noqa: PLC0415
+    from hybrid.lab.speed.measure import machine  # noqa: PLC0415
 
     table = Table(header_style="bold")
     for column in ("", "median", "quartiles", "bound", ""):

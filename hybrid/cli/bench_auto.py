@@ -3,21 +3,127 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from hybrid.cli.bench_text import write_drawing
-from hybrid.cli.exits import exit_codes
-from hybrid.cli.progress import progress
+from hybrid.cli.exits import exit_codes, progress
+from hybrid.cli.text_tables import SETTINGS, agreement_line, aligned_table, estimate
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
-    from hybrid.bench.experiments.problem_suite import ProblemPlan
-    from hybrid.bench.experiments.section_run import SectionRun
+    from hybrid.lab.experiments.problem_suite import ProblemPlan
+    from hybrid.lab.experiments.section import SectionRun
+
+__all__ = ["AUTO_EPILOG", "SHOWN_DIALS", "WIDTH", "auto", "print_auto_report"]
+
+
+# How the report of ``hybrid bench auto`` looks on a terminal; ``hybrid.lab.experiments`` decides what it says.
+
+# The widest table has an interval under every tariff.
+WIDTH = 200
+# Where the dials stand, one under another; the other rules show what their dials reach.
+SHOWN_DIALS = ("auto", "auto, one worth", "auto, critic", "auto, critic, one worth")
+
+
+def print_auto_report(report: dict[str, Any]) -> None:
+    """Print every section's tables."""
+    terminal = Console(highlight=False)
+    console = Console(highlight=False, width=max(terminal.width, WIDTH))
+    for section in report["sections"]:
+        console.print(f"\n{section['section']}, {section['problems']} problems (95 % intervals over problems):")
+        console.print(_arm_table(section["arms"]))
+        for setting, rules in section["rules"].items():
+            console.print(f"{section['section']}, {setting}: the dials of auto (default {report['default']:g}):")
+            console.print(_dial_table(rules))
+            console.print(f"{section['section']}, {setting}: the bill at a wanted RPI, its dials mixed by a coin:")
+            console.print(_wanted_table(rules, section["oracle"][setting]))
+            if section["compared"][setting]:
+                console.print(f"{section['section']}, {setting}: less the bill of a control, and of the gap so closed:")
+                console.print(_compared_table(section["compared"][setting]))
+        console.print("Which drafts are turned down:", _verdict_table(section["verdicts"]))
+    console.print("\nBy family, over all seeds:", _family_table(report["families"]))
+    planned = report["planned_again"]
+    console.print(f"{planned['same']} of {planned['answers']} planned answers that were written again are the same.")
+    console.print(agreement_line(report["against_the_client"]))
+
+
+def _arm_table(rows: Sequence[dict[str, Any]]) -> Table:
+    shown = aligned_table("bill, of the cloud's alone", "right", "RPI", *SETTINGS, "cloud tokens", "requests")
+    for row in rows:
+        shown.add_row(
+            row["arm"],
+            str(row["right"]),
+            estimate(row["rpi"]),
+            *(estimate(row["bill"][name]) for name in SETTINGS),
+            f"{row['cloud_tokens']:.0%}",
+            f"{row['requests']:.2f}",
+        )
+    return shown
+
+
+def _dial_table(rules: Sequence[dict[str, Any]]) -> Table:
+    actions = ("keep", "check", "write", "write on")
+    shown = aligned_table("rule", "dial", "RPI", "bill", "over the presets'", "cloud tokens", *actions)
+    for rule in rules:
+        if rule["rule"] not in SHOWN_DIALS and len(rule["dials"]) > 1:
+            continue
+        for dial in rule["dials"]:
+            shown.add_row(
+                rule["rule"],
+                f"{dial['dial']:g}",
+                estimate(dial["rpi"]),
+                estimate(dial["bill"]),
+                estimate(dial["over_presets"]),
+                f"{dial['cloud_tokens']:.0%}",
+                *(f"{dial['actions'].get(action, 0.0):.0%}" for action in actions),
+            )
+    return shown
+
+
+def _wanted_table(rules: Sequence[dict[str, Any]], oracle: Mapping[str, Any]) -> Table:
+    shown = aligned_table("bill at RPI", *oracle)
+    for rule in rules:
+        if len(rule["dials"]) > 1:
+            shown.add_row(rule["rule"], *(estimate(each, 3) for each in rule["bill_at"].values()))
+    shown.add_row("oracle of whole answers", *(estimate(each, 3) for each in oracle.values()))
+    return shown
+
+
+def _compared_table(rows: Sequence[dict[str, Any]]) -> Table:
+    wanted = [name for name in rows[0] if name not in {"rule", "against"}]
+    columns = [f"{what} at {at}" for at in wanted for what in ("difference", "closed")]
+    shown = aligned_table("rule, against", *columns)
+    for row in rows:
+        cells = (row[at][what] for at in wanted for what in ("difference", "closed"))
+        shown.add_row(f"{row['rule']}, {row['against']}", *(estimate(each, 3) for each in cells))
+    return shown
+
+
+def _verdict_table(rows: Sequence[dict[str, Any]]) -> Table:
+    shown = aligned_table("score", "AUROC", "ECE", "told", "turned down")
+    for row in rows:
+        numbers = (row[name] for name in ("auroc", "ece", "told", "turned_down"))
+        shown.add_row(row["score"], *("-" if number is None else f"{number:.3f}" for number in numbers))
+    return shown
+
+
+def _family_table(rows: Sequence[dict[str, Any]]) -> Table:
+    arms = list(rows[0]["rpi"]) if rows else []
+    shown = aligned_table("RPI", "problems", "gap", *arms)
+    for row in rows:
+        told = (row["rpi"][arm]["value"] for arm in arms)
+        cells = ("-" if value is None else f"{value:.2f}" for value in told)
+        shown.add_row(row["family"], str(row["problems"]), str(row["gap"]), *cells)
+    return shown
+
 
 AUTO_EPILOG = """
 Problems with right answers (`hybrid.tasks`) are answered by the bundled pair, in this process, no prefix decoded twice,
@@ -135,14 +241,12 @@ def auto(
 def _show(report: dict[str, Any], plot: Path | None, *, as_json: bool) -> None:
     """Draw and print the report of the problems."""
     if plot is not None:
-        from hybrid.bench.experiments.auto_plot import auto_svg  # noqa: PLC0415
+        from hybrid.lab.experiments.plot import auto_svg  # noqa: PLC0415
 
         write_drawing(plot, auto_svg(report))
     if as_json:
         typer.echo(json.dumps(report))
     else:
-        from hybrid.cli.auto_tables import print_auto_report  # noqa: PLC0415
-
         print_auto_report(report)
 
 
@@ -157,8 +261,11 @@ def _real(
     as_json: bool,
 ) -> None:
     """Print the report of the real pairs."""
-    from hybrid.cli.bench_routed import routed  # noqa: PLC0415
-    from hybrid.cli.routed_tables import print_chat_report, print_routed_report  # noqa: PLC0415
+    from hybrid.cli.bench_routed import (  # noqa: PLC0415
+        print_chat_report,
+        print_routed_report,
+        routed,
+    )
 
     report = routed(num, split.value, seeds[0] if seeds else 0, folder, processes, chat=chat)
     if as_json:
@@ -174,9 +281,9 @@ def _learning(choices: dict[str, Any], folder: Path | None, processes: int, *, a
     from platformdirs import user_cache_path  # noqa: PLC0415  (help and usage errors need no llama.cpp)
 
     from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL  # noqa: PLC0415
-    from hybrid.bench.experiments.problem_suite import ProblemPlan  # noqa: PLC0415
     from hybrid.cli.bench_learning import learning_of, print_learning_report  # noqa: PLC0415
-    from hybrid.folders import home_folder  # noqa: PLC0415
+    from hybrid.lab.experiments.problem_suite import ProblemPlan  # noqa: PLC0415
+    from hybrid.store.files import home_folder  # noqa: PLC0415
 
     with progress("the problems are drawn") as report_progress:
         place = folder or home_folder(user_cache_path) / "bench-auto"
@@ -193,8 +300,8 @@ def _report(
 ) -> dict[str, Any]:
     from platformdirs import user_cache_path  # noqa: PLC0415  (help and usage errors need no llama.cpp)
 
-    from hybrid.bench.experiments.problem_suite import ProblemPlan  # noqa: PLC0415
-    from hybrid.folders import home_folder  # noqa: PLC0415
+    from hybrid.lab.experiments.problem_suite import ProblemPlan  # noqa: PLC0415
+    from hybrid.store.files import home_folder  # noqa: PLC0415
 
     with progress("the problems are drawn") as report_progress:
         place = folder or home_folder(user_cache_path) / "bench-auto"
@@ -210,9 +317,9 @@ def _report(
 
 def _run(plan: ProblemPlan, folder: Path, processes: int, report_progress: Any) -> dict[str, Any]:
     from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL  # noqa: PLC0415
-    from hybrid.bench.experiments.auto_suite import auto_sections  # noqa: PLC0415
-    from hybrid.bench.experiments.problem_suite import THRESHOLD, as_questions, fitted_problems  # noqa: PLC0415
-    from hybrid.cli.auto_scores import fit_scores, label_questions, shipped_calibration  # noqa: PLC0415
+    from hybrid.cli.bench_learning import fit_scores, label_questions, shipped_calibration  # noqa: PLC0415
+    from hybrid.lab.experiments.auto_suite import auto_sections  # noqa: PLC0415
+    from hybrid.lab.experiments.problem_suite import THRESHOLD, as_questions, fitted_problems  # noqa: PLC0415
 
     run = _empty_run(BUNDLED_LOCAL, BUNDLED_CLOUD, folder, processes)
     labelled = label_questions(run, as_questions(fitted_problems()), THRESHOLD, report_progress)
@@ -223,12 +330,12 @@ def _run(plan: ProblemPlan, folder: Path, processes: int, report_progress: Any) 
 def _run_critic(plan: ProblemPlan, critic: str, folder: Path, processes: int, report_progress: Any) -> dict[str, Any]:
     """Try a critic of the ladder: the other of ``mid`` and ``small`` drafts."""
     from hybrid.assemble import BUNDLED_CLOUD  # noqa: PLC0415
-    from hybrid.bench.experiments.auto_suite import critic_sections  # noqa: PLC0415
-    from hybrid.bench.experiments.problem_suite import PAIR, THRESHOLD, as_questions, fitted_problems  # noqa: PLC0415
-    from hybrid.bench.experiments.section_run import ModelPair  # noqa: PLC0415
-    from hybrid.cli.auto_scores import fit_scores, label_questions, shipped_calibration  # noqa: PLC0415
+    from hybrid.cli.bench_learning import fit_scores, label_questions, shipped_calibration  # noqa: PLC0415
     from hybrid.engine.identity import identify  # noqa: PLC0415
-    from hybrid.model_names import MODELS  # noqa: PLC0415
+    from hybrid.lab.experiments.auto_suite import critic_sections  # noqa: PLC0415
+    from hybrid.lab.experiments.problem_suite import PAIR, THRESHOLD, as_questions, fitted_problems  # noqa: PLC0415
+    from hybrid.lab.experiments.section import ModelPair  # noqa: PLC0415
+    from hybrid.settings.names import MODELS  # noqa: PLC0415
 
     reads, local = MODELS / f"{critic}.gguf", MODELS / f"{'small' if critic == 'mid' else 'mid'}.gguf"
     run = replace(
@@ -243,10 +350,10 @@ def _run_critic(plan: ProblemPlan, critic: str, folder: Path, processes: int, re
 
 def _run_ladder(plan: ProblemPlan, ladder: Path, folder: Path, processes: int, report_progress: Any) -> dict[str, Any]:
     """Try another pair: ``small.gguf``, ``large.gguf`` and ``problems.jsonl`` of a folder."""
-    from hybrid.bench.experiments.auto_suite import auto_section  # noqa: PLC0415
-    from hybrid.bench.experiments.filed_problems import read_problems  # noqa: PLC0415
-    from hybrid.bench.experiments.problem_suite import THRESHOLD  # noqa: PLC0415
-    from hybrid.cli.auto_scores import fit_scores, label_questions  # noqa: PLC0415
+    from hybrid.cli.bench_learning import fit_scores, label_questions  # noqa: PLC0415
+    from hybrid.lab.experiments.auto_suite import auto_section  # noqa: PLC0415
+    from hybrid.lab.experiments.peers_suite import read_problems  # noqa: PLC0415
+    from hybrid.lab.experiments.problem_suite import THRESHOLD  # noqa: PLC0415
 
     problems = ladder / "problems.jsonl"
     run = _empty_run(ladder / "small.gguf", ladder / "large.gguf", folder, processes)
@@ -257,17 +364,14 @@ def _run_ladder(plan: ProblemPlan, ladder: Path, folder: Path, processes: int, r
 
 
 def _empty_run(local: Path, cloud: Path, folder: Path, processes: int) -> SectionRun:
-    from hybrid.bench.experiments.problem_suite import PAIR  # noqa: PLC0415
-    from hybrid.bench.experiments.section_run import ModelPair, SectionRun  # noqa: PLC0415
+    from hybrid.lab.experiments.problem_suite import PAIR  # noqa: PLC0415
+    from hybrid.lab.experiments.section import ModelPair, SectionRun  # noqa: PLC0415
 
     return SectionRun((), {PAIR: ModelPair(local, cloud)}, folder, num_processes=processes)
 
 
 def _finished(run: SectionRun, sections: Any, default: float, report_progress: Any) -> dict[str, Any]:
-    from hybrid.bench.experiments.problem_report import problem_report  # noqa: PLC0415
-    from hybrid.bench.experiments.section_run import run_sections  # noqa: PLC0415
+    from hybrid.lab.experiments.problem_report import problem_report  # noqa: PLC0415
+    from hybrid.lab.experiments.section import run_sections  # noqa: PLC0415
 
     return problem_report(sections, run_sections(replace(run, sections=sections), report_progress), default)
-
-
-__all__ = ["AUTO_EPILOG", "auto"]

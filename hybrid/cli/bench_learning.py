@@ -13,22 +13,72 @@ from hybrid.cli.text_tables import WIDTH, agreement_line, aligned_table
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
-    from hybrid.bench.experiments.problem_suite import ProblemPlan
-    from hybrid.bench.experiments.section_run import SectionRun
+    from pathlib import Path
+
+    from hybrid.defer import Calibration, LabelledQuestion
+    from hybrid.lab.experiments.auto_suite import Fitted
+    from hybrid.lab.experiments.problem_suite import ProblemPlan
+    from hybrid.lab.experiments.section import SectionRun
+
+
+# The scores of ``hybrid bench auto``: labels from a world, and what is fitted to them.
+
+
+def label_questions(run: SectionRun, questions: Any, threshold: float, report_progress: Any) -> list[LabelledQuestion]:
+    """Label questions as a check of their whole drafts would, in the run's processes and folder."""
+    from hybrid.lab.experiments.auto_trial import LabelSection, labelled_question  # noqa: PLC0415
+    from hybrid.lab.experiments.problem_suite import PAIR  # noqa: PLC0415
+    from hybrid.lab.experiments.section import run_sections  # noqa: PLC0415
+
+    section = LabelSection("labels", PAIR, tuple(questions), threshold)
+    found = run_sections(replace(run, sections=(section,)), report_progress)
+    return [labelled_question(found[0, i]) for i in range(len(section.questions))]
+
+
+def fit_scores(
+    labelled: list[LabelledQuestion],
+    threshold: float,
+    shipped: Calibration | None,
+    critic: str | None = None,
+    shipped_critic: Calibration | None = None,
+) -> Fitted:
+    """Fit what is tried to labels; ``shipped`` stands for the trees, where a pair has it. Raises UsageError.
+
+    ``critic``: the identity of the critic that read the labelled drafts; what is shipped of it counts in the same way.
+    """
+    from hybrid.lab.experiments.auto_suite import Fitted  # noqa: PLC0415
+    from hybrid.tune.fit import fit  # noqa: PLC0415
+
+    who = partial(fit, labelled, local="bench", cloud="bench", judge=f"kl:{threshold:g}")
+    with_critic = None if critic is None else shipped_critic or who(critic=critic)
+    return Fitted(shipped or who(), who(trees=False), labelled, with_critic)
+
+
+def shipped_calibration(threshold: float, local: Path | None = None, critic: str | None = None) -> Calibration | None:
+    """Return what is shipped of the bundled pair, not what the user knows of it; None: nothing.
+
+    ``local``: another model of the ladder in the small one's place. ``critic``: the identity of a critic.
+    """
+    from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL  # noqa: PLC0415
+    from hybrid.engine.identity import identify  # noqa: PLC0415
+    from hybrid.pairs.calibrations import calibration_for  # noqa: PLC0415
+
+    judge = f"kl:{threshold:g}"
+    own = identify(local or BUNDLED_LOCAL)
+    found = calibration_for(own, BUNDLED_CLOUD.stem, judge, critic=critic, shipped_only=True)
+    return found if found is None or found.critic == critic else None
 
 
 def learning_of(run: SectionRun, plan: ProblemPlan, report_progress: Any) -> dict[str, Any]:
     """Teach what was not taught before, and return the report. Raises UsageError, EngineError."""
-    from hybrid.bench.experiments.learning_report import learning_report  # noqa: PLC0415
-    from hybrid.bench.experiments.learning_trial import taught_question  # noqa: PLC0415
-    from hybrid.bench.experiments.problem_suite import (  # noqa: PLC0415
+    from hybrid.lab.experiments.learning_trial import learning_report, taught_question  # noqa: PLC0415
+    from hybrid.lab.experiments.problem_suite import (  # noqa: PLC0415
         THRESHOLD,
         as_questions,
         draw_problems,
         fitted_problems,
     )
-    from hybrid.bench.experiments.text_report import agreement  # noqa: PLC0415
-    from hybrid.cli.auto_scores import shipped_calibration  # noqa: PLC0415
+    from hybrid.lab.experiments.text_report import agreement  # noqa: PLC0415
     from hybrid.tune.fit import fit  # noqa: PLC0415
 
     if (fitted := shipped_calibration(THRESHOLD)) is None:
@@ -47,9 +97,9 @@ def learning_of(run: SectionRun, plan: ProblemPlan, report_progress: Any) -> dic
 
 def _teach(run: SectionRun, questions: Any, report_progress: Any) -> list[dict[str, Any]]:
     """Judge problems in the run's processes; return their records."""
-    from hybrid.bench.experiments.learning_trial import TeachingSection  # noqa: PLC0415
-    from hybrid.bench.experiments.problem_suite import PAIR, THRESHOLD  # noqa: PLC0415
-    from hybrid.bench.experiments.section_run import run_sections  # noqa: PLC0415
+    from hybrid.lab.experiments.learning_trial import TeachingSection  # noqa: PLC0415
+    from hybrid.lab.experiments.problem_suite import PAIR, THRESHOLD  # noqa: PLC0415
+    from hybrid.lab.experiments.section import run_sections  # noqa: PLC0415
 
     section = TeachingSection("teaching", PAIR, tuple(questions), THRESHOLD)
     found = run_sections(replace(run, sections=(section,)), report_progress)

@@ -9,20 +9,106 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
-from hybrid.cli.exits import exit_codes
-from hybrid.cli.progress import progress
-from hybrid.cli.whole_file import check_writable, write_whole
+from hybrid.cli.exits import check_writable, exit_codes, progress, write_whole
+from hybrid.cli.text_tables import WIDTH, agreement_line, aligned_table, estimate
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hybrid.bench.experiments.learning_trial import TeachingSection
-    from hybrid.bench.experiments.peers_suite import Ground, Half
     from hybrid.defer import Calibration
+    from hybrid.lab.experiments.learning_trial import TeachingSection
+    from hybrid.lab.experiments.peers_suite import Ground, Half
 
     GroundOf: TypeAlias = Callable[[Half, Callable[[str], None]], tuple[Ground, Calibration | None]]
+
+__all__ = ["PEERS_EPILOG", "peers", "print_peers_report"]
+
+
+# How the report of ``hybrid bench peers`` looks on a terminal; ``hybrid.lab.experiments`` decides what it says.
+
+
+def print_peers_report(report: dict[str, Any]) -> None:
+    """Print the dials that were set, or the table of the questions that were tried."""
+    console = Console(highlight=False, width=max(Console(highlight=False).width, WIDTH))
+    if report["half"] == "calibration":
+        for tariff, dials in report["dials"].items():
+            console.print(f"\n{report['ground']}, dials for an RPI of {dials['aim']:g} at {tariff}, set on "
+                          f"{dials['questions']} questions:")  # fmt: skip
+            console.print(_dial_table(dials))
+            console.print(
+                "The best simple baselines: " + ", ".join(f"{w}: {n}" for w, n in dials["best simple"].items())
+            )
+        return
+    facts = report["facts"]
+    console.print(
+        f"\n{report['ground']}: {facts['questions']} questions; right: small {facts['local']}, large {facts['cloud']} "
+        f"(gained {facts['gained']}, lost {facts['lost']}); mean log-probability finds wrong drafts with AUROC "
+        f"{facts['auroc']}"
+    )
+    for tariff, found in report["tariffs"].items():
+        console.print(f"\n{tariff}: dials as they were set (RPI, bill), and the bill with the dial swept:")
+        console.print(_row_table(found["rows"]))
+        console.print("RPI less that of the best simple baseline at the same bill: " +
+                      "; ".join(f"{w}: {n}" for w, n in found["best simple"].items()))  # fmt: skip
+        console.print(_difference_table(found["rows"]))
+        console.print("Told by the first calibration questions' labels:", _forecast_table(found), sep="\n")
+        if found["routers"]:
+            console.print(f"Other people's routers, on the first {found['routers'][0]['questions']} questions:")
+            console.print(_router_table(found["routers"]), _difference_table(found["routers"]), sep="\n")
+    console.print(agreement_line(report["against_the_client"]))
+
+
+def _dial_table(dials: dict[str, Any]) -> Table:
+    shown = aligned_table("arm", "dial", "RPI", "bill")
+    for name, arm in dials["arms"].items():
+        shown.add_row(name, f"{arm['dials'][arm['chosen']]:.4g}", f"{arm['rpi']:.2f}", f"{arm['bill']:.3f}")
+    return shown
+
+
+def _row_table(rows: list[dict[str, Any]]) -> Table:
+    shown = aligned_table("arm", "right", "RPI", "bill", "sent", "requests", *(f"at {at}" for at in rows[0]["bill_at"]))
+    for row in rows:
+        swept = (estimate(each, 3) if at == "0.9" else _value(each) for at, each in row["bill_at"].items())
+        numbers = estimate(row["rpi"]), estimate(row["bill"]), f"{row['sent']:.2f}", f"{row['requests']:.2f}"
+        shown.add_row(row["arm"], str(row["right"]), *numbers, *swept)
+    return shown
+
+
+def _router_table(rows: list[dict[str, Any]]) -> Table:
+    shown = aligned_table("router", "right", "RPI", "bill", "sent", "requests", "seconds")
+    for row in rows:
+        numbers = f"{row['sent']:.2f}", f"{row['requests']:.2f}", f"{row['seconds']:.2f}"
+        shown.add_row(row["arm"], str(row["right"]), estimate(row["rpi"]), estimate(row["bill"]), *numbers)
+    return shown
+
+
+def _difference_table(rows: list[dict[str, Any]]) -> Table:
+    shown = aligned_table("arm", "no labels", "seen", "for 0.02", "as many labels", "seen", "for 0.02")
+    for row in rows:
+        parts: list[str] = []
+        for which in ("no labels", "labels"):
+            less = row["less"].get(which)
+            parts += ["-"] * 3 if less is None else [estimate(less, 3), f"{less['seen']:.3f}", str(less["needed"])]
+        shown.add_row(row["arm"], *parts)
+    return shown
+
+
+def _forecast_table(found: dict[str, Any]) -> Table:
+    shown = aligned_table("arm", "bill told", "bill", "told of drafts turned down", "RPI told", "RPI")
+    rows = {row["arm"]: row for row in found["rows"]}
+    for told in found["forecasts"]:
+        (bill, share, rpi), row = (estimate(told[which], 3) for which in ("bill", "share", "rpi")), rows[told["arm"]]
+        shown.add_row(row["arm"], bill, _value(row["bill"], 3), share, rpi, _value(row["rpi"], 3))
+    return shown
+
+
+def _value(told: dict[str, Any], digits: int = 2) -> str:
+    return "-" if told["value"] is None else f"{told['value']:.{digits}f}"
+
 
 PEERS_EPILOG = """
 Problems with right answers are answered once by both models and by the presets, in this process; what `auto`, `route`
@@ -97,7 +183,6 @@ def peers(
         if as_json:
             typer.echo(json.dumps(report))
             return
-        from hybrid.cli.peers_tables import print_peers_report  # noqa: PLC0415
 
         print_peers_report(report)
 
@@ -107,13 +192,13 @@ def _report(
 ) -> dict[str, Any]:
     from platformdirs import user_cache_path  # noqa: PLC0415  (help and usage errors need no llama.cpp)
 
-    from hybrid.bench.experiments.foreign_peers import check_peer, run_peer  # noqa: PLC0415
-    from hybrid.bench.experiments.peers_report import GroundRecords  # noqa: PLC0415
-    from hybrid.bench.experiments.peers_suite import CHECK_SHARE  # noqa: PLC0415
-    from hybrid.bench.experiments.problem_suite import THRESHOLD  # noqa: PLC0415
-    from hybrid.bench.experiments.section_run import ModelPair, SectionRun, run_sections  # noqa: PLC0415
     from hybrid.cli.peers_forecasts import NUM_BOUGHT, LabelsSection, add_forecasts  # noqa: PLC0415
-    from hybrid.folders import home_folder  # noqa: PLC0415
+    from hybrid.lab.experiments.foreign_peers import check_peer, run_peer  # noqa: PLC0415
+    from hybrid.lab.experiments.peers_report import GroundRecords  # noqa: PLC0415
+    from hybrid.lab.experiments.peers_suite import CHECK_SHARE  # noqa: PLC0415
+    from hybrid.lab.experiments.problem_suite import THRESHOLD  # noqa: PLC0415
+    from hybrid.lab.experiments.section import ModelPair, SectionRun, run_sections  # noqa: PLC0415
+    from hybrid.store.files import home_folder  # noqa: PLC0415
     from hybrid.tune.fit import fit  # noqa: PLC0415
 
     kept = _read(dials)
@@ -159,11 +244,11 @@ def _ground_of(ladder: Path | None, num: int | None, *, real: bool) -> GroundOf:
 
     def drawn(half: Half, report_progress: Callable[[str], None]) -> tuple[Ground, Calibration | None]:
         from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL  # noqa: PLC0415  (llama.cpp is loaded with it)
-        from hybrid.bench.experiments import peers_suite  # noqa: PLC0415
-        from hybrid.bench.experiments.problem_suite import THRESHOLD  # noqa: PLC0415
-        from hybrid.cli.auto_scores import shipped_calibration  # noqa: PLC0415
+        from hybrid.cli.bench_learning import shipped_calibration  # noqa: PLC0415
         from hybrid.cli.bench_routed import real_calibration  # noqa: PLC0415
         from hybrid.engine.real_models import model_file  # noqa: PLC0415
+        from hybrid.lab.experiments import peers_suite  # noqa: PLC0415
+        from hybrid.lab.experiments.problem_suite import THRESHOLD  # noqa: PLC0415
 
         if real:
             local, cloud = (model_file(name, report_progress) for name in peers_suite.REAL_MODELS)
@@ -191,6 +276,3 @@ def _read(dials: Path) -> dict[str, Any]:
         msg = f"{dials} holds no dials"
         raise UsageError(msg)
     return dict(kept)
-
-
-__all__ = ["PEERS_EPILOG", "peers"]

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hybrid.cli.exits import exit_codes
-from hybrid.cli.progress import progress
+from hybrid.cli.exits import exit_codes, progress
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
-    from hybrid.bench.experiments.suite import TextPlan
+    from hybrid.lab.experiments.suite import TextPlan
 
 TEXT_EPILOG = """
 Questions to an assistant (`hybrid.tasks.assistant`) are answered by every rule over a pair of real models, in this
@@ -103,9 +102,9 @@ def _report(choices: dict[str, Any], folder: Path | None, processes: int) -> tup
     """Run what was asked for; return the report and a function that draws it."""
     from platformdirs import user_cache_path  # noqa: PLC0415  (help and usage errors need no llama.cpp)
 
-    from hybrid.bench.experiments.plot import svg  # noqa: PLC0415
-    from hybrid.bench.experiments.suite import TextPlan  # noqa: PLC0415
-    from hybrid.folders import home_folder  # noqa: PLC0415
+    from hybrid.lab.experiments.plot import svg  # noqa: PLC0415
+    from hybrid.lab.experiments.suite import TextPlan  # noqa: PLC0415
+    from hybrid.store.files import home_folder  # noqa: PLC0415
 
     plan = TextPlan(**choices)
     with progress("the models are looked for") as report_progress:
@@ -114,10 +113,10 @@ def _report(choices: dict[str, Any], folder: Path | None, processes: int) -> tup
 
 
 def _run(plan: TextPlan, folder: Path, processes: int, report_progress: Any) -> dict[str, Any]:
-    from hybrid.bench.experiments.section_run import ModelPair, SectionRun, run_sections  # noqa: PLC0415
-    from hybrid.bench.experiments.suite import PAIRS, REFERENCE, sections  # noqa: PLC0415
-    from hybrid.bench.experiments.text_report import text_report  # noqa: PLC0415
     from hybrid.engine.real_models import model_file  # noqa: PLC0415
+    from hybrid.lab.experiments.section import ModelPair, SectionRun, run_sections  # noqa: PLC0415
+    from hybrid.lab.experiments.suite import PAIRS, REFERENCE, sections  # noqa: PLC0415
+    from hybrid.lab.experiments.text_report import text_report  # noqa: PLC0415
 
     chosen = sections(plan)
     cloud = model_file(REFERENCE, report_progress)

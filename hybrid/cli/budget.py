@@ -17,9 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from hybrid.cli.exits import exit_codes
-from hybrid.endpoint_address import complete_address
 from hybrid.errors import UsageError, escape_controls
-from hybrid.sources import ledger_file, load
+from hybrid.settings.names import complete_address
+from hybrid.settings.sources import ledger_file, load
 from hybrid.spend import StoredCapScope, as_usd, endpoint_id, usd_to_nanousd
 
 if TYPE_CHECKING:

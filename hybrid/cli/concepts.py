@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hybrid.cli.exits import exit_codes
-from hybrid.cli.progress import progress
-from hybrid.cli.whole_file import check_writable, write_whole
+from hybrid.cli.exits import check_writable, exit_codes, progress, write_whole
 from hybrid.errors import UsageError, escape_controls
-from hybrid.folders import make_folder
+from hybrid.store.files import make_folder
 
 if TYPE_CHECKING:
     from hybrid.engine.token_table import TokenTable
@@ -148,7 +146,7 @@ def compare(
 ) -> None:
     """Say how alike two models' embeddings are on the words that both have."""
     with exit_codes(), progress("the models are compared", only_on_a_terminal=True):
-        from hybrid.partitions.consistency import NEIGHBOURS, compare_embeddings  # noqa: PLC0415
+        from hybrid.partitions.embedding import NEIGHBOURS, compare_embeddings  # noqa: PLC0415
 
         tables = [_table(name) for name in (first, second)]
         one, other = ((table.rows, table.pieces) for table in tables)

@@ -8,14 +8,78 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
+from pathlib import Path
 from typing import NoReturn
 
 import typer
+from rich.console import Console
 
 from hybrid.errors import CloudError, EngineError, HybridError, UsageError
+from hybrid.store.files import OWNERS, beside_of, replace_content
+
+# What is being done, on standard error: a line that changes on a terminal, a line each or nothing elsewhere.
+
+
+@contextmanager
+def progress(at_first: str, *, only_on_a_terminal: bool = False) -> Iterator[Callable[[str], None]]:
+    """Give a function to say it with; a terminal shows ``at_first`` until it is called."""
+    console = _standard_error()
+    if not console.is_terminal and only_on_a_terminal:
+        yield lambda _: None
+    elif not console.is_terminal:
+        yield lambda said: typer.echo(f"hybrid: {said}", err=True)
+    else:
+        with console.status(at_first) as status:
+            yield status.update
+
+
+def is_shown_on_a_terminal() -> bool:
+    """Whether a new line takes the last one's place."""
+    return _standard_error().is_terminal
+
+
+def _standard_error() -> Console:
+    return Console(stderr=True, highlight=False)
+
+
+# Files that are there whole or not at all, and files of one's own.
+#
+# The law: whether a file can be written is told before the work whose result it shall hold, and a failure while it is
+# written leaves what stood there before. What hybrid makes holds prompts and answers, so that it is for its owner alone
+# (mode 0600), whatever the umask; a file that is there keeps its mode (``tests/cli/test_whole_file.py``).
+
+
+def check_writable(flag: str, path: Path) -> None:
+    """Try to make a file beside ``path`` and leave nothing. Raises UsageError, naming the flag, where that fails."""
+    try:
+        target = path.resolve()
+        if target.exists() and not target.is_file():
+            msg = f"{flag} {path}: not a file"
+            raise UsageError(msg)
+        if target.exists() and not os.access(target, os.W_OK):
+            msg = f"{flag} {path}: write-protected"
+            raise UsageError(msg)
+        beside = beside_of(target)
+        beside.touch(OWNERS, exist_ok=False)
+        beside.unlink()
+    except OSError as error:
+        msg = f"{flag} {path}: {error.strerror}"
+        raise UsageError(msg) from None
+    except RuntimeError:  # links that lead to each other
+        msg = f"{flag} {path}: a link that leads nowhere"
+        raise UsageError(msg) from None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write UTF-8 text beside ``path`` and put it in its place in one step; links are followed, a file's mode is kept.
+
+    Raises OSError, with nothing changed, where the text cannot be written.
+    """
+    replace_content(path.resolve(), text.encode(errors="replace"), keep_mode=True)
+
 
 EXIT_OUTPUT, EXIT_USAGE, EXIT_ENGINE, EXIT_CLOUD, EXIT_PARTLY, EXIT_DEGRADED, EXIT_INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
 

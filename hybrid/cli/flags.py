@@ -1,4 +1,4 @@
-"""Settings as flags: what ``hybrid.config`` says of each becomes an option with a help text, and its group a section.
+"""Settings as flags: each is an option with the help text of ``hybrid.settings.config``, and its group a section.
 
 ``config`` is the one flag here that is no setting: the file that holds settings instead of the user's own.
 
@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import typer
 from typer.core import TyperCommand
 
-from hybrid.config import GROUPS, OpenArguments, Settings, setting
-from hybrid.setting_info import SettingPlace
+from hybrid.settings.config import GROUPS, OpenArguments, Settings, setting
+from hybrid.settings.setting_info import SettingPlace
 
 Command = TypeVar("Command", bound=Callable[..., None])
 ConfigFlag = Annotated[

@@ -17,11 +17,11 @@ from rich.text import Text
 
 from hybrid.engine import real_models as room
 from hybrid.engine.gguf_header import read_header
-from hybrid.engine.model_facts import ModelFacts, read_facts, vocabulary_word
+from hybrid.engine.model_check import ModelFacts, read_facts, vocabulary_word
 from hybrid.engine.model_folders import folders_searched, models_on_disk
 from hybrid.errors import EngineError, UsageError, spelled
-from hybrid.model_names import BUNDLED, MODELS, NAMED
-from hybrid.sources import headers_file
+from hybrid.settings.names import BUNDLED, MODELS, NAMED
+from hybrid.settings.sources import headers_file
 
 Told: TypeAlias = Mapping[str, Mapping[str, Any]]
 """What is told of models, by name."""

@@ -10,12 +10,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from hybrid.cli.exits import EXIT_ENGINE, exit_codes
-from hybrid.cli.progress import progress
+from hybrid.cli.exits import EXIT_ENGINE, check_writable, exit_codes, progress, write_whole
 from hybrid.cli.tasks import SplitName
-from hybrid.cli.whole_file import check_writable, write_whole
 from hybrid.errors import escape_controls
-from hybrid.model_names import MODELS, REAL
+from hybrid.settings.names import MODELS, REAL
 
 models = typer.Typer(
     name="models",
@@ -119,13 +117,13 @@ def eval_(
 ) -> None:
     """Count what a model gets right alone, family by family."""
     with exit_codes():
-        from hybrid.models import answering, evaluation  # noqa: PLC0415  (help needs no llama.cpp)
-        from hybrid.models.groups import group_of  # noqa: PLC0415
+        from hybrid.models import evaluation  # noqa: PLC0415  (help needs no llama.cpp)
+        from hybrid.models.evaluation import group_of  # noqa: PLC0415
 
         path = _path(model)
         group = group_of(model)
         problems = evaluation.problems_of(split.value, num, group=group)
-        with answering.open_model(path) as answerer, progress("the model is loaded") as report_progress:
+        with evaluation.open_model(path) as answerer, progress("the model is loaded") as report_progress:
             graded = evaluation.evaluate(answerer, problems, report_progress, group=group, keep_rows=False)
         found = evaluation.to_json(model, graded)
         if as_json:

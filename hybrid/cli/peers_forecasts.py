@@ -13,21 +13,20 @@ from typing import Any, get_args
 
 import numpy as np
 
-from hybrid.bench.comparison import estimate_to_json
-from hybrid.bench.experiments.learning_trial import TeachingSection
-from hybrid.bench.experiments.peers_arms import TARIFFS, PricedQuestions
-from hybrid.bench.experiments.peers_report import GroundRecords
-from hybrid.bench.experiments.peers_suite import KL_HOLD, KL_SPAN
-from hybrid.bench.experiments.section import CheckAnswer
-from hybrid.bench.experiments.world import World
 from hybrid.defer import Calibration
+from hybrid.lab.arms import estimate_to_json
+from hybrid.lab.experiments.learning_trial import TeachingSection
+from hybrid.lab.experiments.peers_arms import TARIFFS, PricedQuestions
+from hybrid.lab.experiments.peers_report import GroundRecords
+from hybrid.lab.experiments.peers_suite import KL_HOLD, KL_SPAN
+from hybrid.lab.experiments.section import CheckAnswer
+from hybrid.lab.experiments.world import World
 from hybrid.prob import Floats
-from hybrid.run.conversation import words_of
+from hybrid.record.conversation import words_of
 from hybrid.run.text_rows import Writer
-from hybrid.tasks.resamples import Resamples, estimate, ratio
+from hybrid.tasks.statistics import Resamples, estimate, ratio
 from hybrid.tune.bought import BoughtQuestion, BoughtText
-from hybrid.tune.curve import plan_all
-from hybrid.tune.forecasts import EXCESS_SPAN, left_by, lost_by, order_scores
+from hybrid.tune.forecasts import EXCESS_SPAN, left_by, lost_by, order_scores, plan_all
 from hybrid.tune.rule_bills import doubt, once, spans
 
 NUM_BOUGHT = 300  # as many as a user may well buy

@@ -4,23 +4,87 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
 from hybrid.cli.exits import exit_codes
 from hybrid.cli.flags import Flags, takes_flags
 from hybrid.errors import UsageError, escape_controls
-from hybrid.setting_info import SettingPlace
+from hybrid.settings.setting_info import SettingPlace
+from hybrid.spend import SHIPPED_TARIFFS, CheckRates, Price, PriceFile, as_percent, as_usd
 
 if TYPE_CHECKING:
     from hybrid.cloud.port import Capabilities
     from hybrid.cloud.probe_result import ProbeCache, ProbeResult
-    from hybrid.config import Settings
     from hybrid.engine.llama import Weights
-    from hybrid.run.auto_quote import AutoQuote
-    from hybrid.run.quote import PriceQuote
+    from hybrid.pairs.quote import AutoQuote, PriceQuote
+    from hybrid.settings.config import Settings
+
+
+# What ``hybrid price --tariffs`` lists: the price file that ships, with what a typical question costs at each price.
+#
+# The law (``tests/cli/test_tariff_list.py``): its bills are those of ``spend.Price``, its break-even is that of
+# ``spend.CheckRates`` where checks read the cache, and every entry has an address and a day as its source.
+
+# A question behind a page of context, long enough for one of today's two minimum prefixes, and a short answer.
+PROMPT, ANSWER = 2000, 300
+
+
+def tariffs_json() -> dict[str, Any]:
+    """Return the shipped tariffs as plain data; amounts in nano-dollars."""
+    entries = PriceFile.read(SHIPPED_TARIFFS).prices
+    return {
+        "file": str(SHIPPED_TARIFFS),
+        "prompt_tokens": PROMPT,
+        "answer_tokens": ANSWER,
+        "tariffs": [_entry(endpoint, model, price) for (endpoint, model), price in entries.items()],
+    }
+
+
+def tariff_lines() -> list[str]:
+    """Return the same for a person."""
+    found = tariffs_json()
+    lines = [
+        "USD per million tokens: prompt/cached/cache writes/completion (three parts: writes cost what a prompt does).",
+        f"Bills: {PROMPT} tokens and an answer of {ANSWER}. Checking: where drafts are scored, reading the cache.",
+    ]
+    for entry in found["tariffs"]:
+        lines += ["", *_told(entry)]
+    return [*lines, "", f"Copy what you need into your own price file, and check it there: {found['file']}"]
+
+
+def _entry(endpoint: str, model: str, price: Price) -> dict[str, Any]:
+    alone = price.cost(price.expected_usage(PROMPT, ANSWER))
+    return {
+        "endpoint": endpoint,
+        "model": model,
+        "price": str(price),
+        "terms": price.terms,
+        "source": price.source.removesuffix(" (price file)"),
+        "cloud_only_nanousd": alone,
+        "cloud_only_cached_nanousd": price.cost(price.expected_usage(PROMPT, ANSWER, PROMPT)),
+        "cloud_only_batch_nanousd": None if price.batch is None else math.ceil(alone * price.batch),
+        "break_even": CheckRates.of_price(price, keeps_cache=True).break_even(PROMPT + ANSWER / 2),
+    }
+
+
+def _told(entry: Mapping[str, Any]) -> list[str]:
+    alone, cached = as_usd(entry["cloud_only_nanousd"]), as_usd(entry["cloud_only_cached_nanousd"])
+    batch, least = entry["cloud_only_batch_nanousd"], entry["break_even"]
+    bill = alone if alone == cached else f"{alone}, with its prompt cached {cached}"
+    bill += "" if batch is None else f", by the batch API {as_usd(batch)}"
+    pays = "never pays" if least is None else f"pays where {as_percent(least)} of the drafted tokens are kept"
+    return [
+        f"{entry['model']} at {entry['endpoint']}: {entry['price']}",
+        *(f"  {term}" for term in entry["terms"]),
+        f"  the cloud alone: {bill}; checking {pays}",
+        f"  {entry['source']}",
+    ]
+
 
 # Without a question: tokens of a prompt that asks something short.
 SHORT_PROMPT = 100
@@ -74,7 +138,7 @@ def price(
         if tariffs:
             _list_tariffs(question, as_json=as_json)
             return
-        from hybrid.sources import load  # noqa: PLC0415  (help needs nothing)
+        from hybrid.settings.sources import load  # noqa: PLC0415  (help needs nothing)
 
         quote, auto = _quote(question, load(**flags))
         if as_json:
@@ -88,8 +152,6 @@ price.__doc__ = f"{price.__doc__}\n{EPILOG}"
 
 def _list_tariffs(question: str | None, *, as_json: bool) -> None:
     """List the shipped price file. Raises UsageError beside a question."""
-    from hybrid.cli.tariff_list import tariff_lines, tariffs_json  # noqa: PLC0415  (help needs nothing)
-
     if question is not None:
         raise UsageError("--tariffs takes no question: it lists prices; --price quotes a question at one of them")
     typer.echo(json.dumps(tariffs_json()) if as_json else "\n".join(map(escape_controls, tariff_lines())))
@@ -105,13 +167,19 @@ def _quote(question: str | None, settings: Settings) -> tuple[PriceQuote, AutoQu
     from hybrid.assemble import first_model, known_price  # noqa: PLC0415
     from hybrid.engine.llama import Weights  # noqa: PLC0415
     from hybrid.engine.real_models import model_file  # noqa: PLC0415
-    from hybrid.run.auto_quote import AutoQuote  # noqa: PLC0415
+    from hybrid.pairs.profile import (  # noqa: PLC0415
+        JudgedTokens,
+        PairFacts,
+        pair_record,
+    )
+    from hybrid.pairs.quote import (  # noqa: PLC0415
+        UNPROBED,
+        AutoQuote,
+        PriceQuote,
+    )
+    from hybrid.record.conversation import turns_of, words_of  # noqa: PLC0415
     from hybrid.run.composition import most_tokens, policy_of  # noqa: PLC0415
-    from hybrid.run.conversation import turns_of, words_of  # noqa: PLC0415
     from hybrid.run.deferral import AskedQuestion, PairSource  # noqa: PLC0415
-    from hybrid.run.pair_facts import PairFacts  # noqa: PLC0415
-    from hybrid.run.pair_record import JudgedTokens, pair_record  # noqa: PLC0415
-    from hybrid.run.quote import UNPROBED, PriceQuote  # noqa: PLC0415
 
     policy_of(settings)  # what contradicts itself is refused before a model is loaded
     stated, prices = known_price(settings)
@@ -147,7 +215,7 @@ def _quote(question: str | None, settings: Settings) -> tuple[PriceQuote, AutoQu
 def _probes(settings: Settings, weights: Weights) -> ProbeCache | None:
     """Return where it is kept what probes have found of the endpoint; None: no endpoint is named."""
     from hybrid.cloud.probe_result import ProbeCache  # noqa: PLC0415
-    from hybrid.sources import findings_file  # noqa: PLC0415
+    from hybrid.settings.sources import findings_file  # noqa: PLC0415
 
     return None if settings.cloud is None else ProbeCache(findings_file(), weights.vocabulary_digest)
 

@@ -12,9 +12,9 @@ from pydantic import SecretStr
 from hybrid.cli.exits import exit_codes
 from hybrid.cli.flags import Flags, takes_flags
 from hybrid.errors import UsageError, escape_controls
-from hybrid.model_names import NAMED
-from hybrid.setting_info import SettingPlace
-from hybrid.sources import load
+from hybrid.settings.names import NAMED
+from hybrid.settings.setting_info import SettingPlace
+from hybrid.settings.sources import load
 from hybrid.spend import as_usd, endpoint_id
 
 if TYPE_CHECKING:

@@ -9,8 +9,17 @@ from rich.console import Console
 from rich.text import Text
 
 from hybrid.errors import escape_controls
-from hybrid.run.answer import Answer, Token
-from hybrid.run.events import CloudRecovered, Degraded, Event, Finished, Flushed, NoteAdded, TokenEmitted, thoughts_of
+from hybrid.record.answer import Answer, Token
+from hybrid.record.events import (
+    CloudRecovered,
+    Degraded,
+    Event,
+    Finished,
+    Flushed,
+    NoteAdded,
+    TokenEmitted,
+    thoughts_of,
+)
 from hybrid.spend.price import as_usd
 
 # By who wrote a token: drafted here and checked, written here unasked, written by the cloud.

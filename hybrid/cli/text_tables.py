@@ -1,4 +1,4 @@
-"""How the report of ``hybrid bench text`` looks on a terminal; ``hybrid.bench.experiments`` decides what it says."""
+"""How the report of ``hybrid bench text`` looks on a terminal; ``hybrid.lab.experiments`` decides what it says."""
 
 from __future__ import annotations
 

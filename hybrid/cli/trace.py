@@ -2,15 +2,76 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections import Counter
 from pathlib import Path
-from typing import TextIO
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, TextIO, Unpack
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
-from hybrid.errors import UsageError
-from hybrid.file_system import owners
-from hybrid.run.events import TRACE_VERSION, Event, to_json
+from hybrid.cli.exits import check_writable, exit_codes, write_whole
+from hybrid.cli.flags import Flags, takes_flags
+from hybrid.cli.show import LocalMarks, Screen, provenance
+from hybrid.errors import UsageError, escape_controls
+from hybrid.record.events import TRACE_VERSION, Event, to_json
+from hybrid.settings.setting_info import SettingPlace
+from hybrid.spend.price import as_usd
+from hybrid.store.files import owners
+
+if TYPE_CHECKING:
+    from hybrid.serve.answer_log import AnswerLog
+
+
+# ``hybrid replay``: a recorded answer, decoded again under another policy.
+
+EPILOG = """
+A trace is replayed with the settings it was recorded with, but for those given here; a --policy that is given starts
+from its own numbers, gate and judge, not from those of the recording. Where another policy needs a row
+that was not recorded, the replay says which and stops: record along the text you want to compare, for instance with
+--policy greedy-exact --span 64, which reads both models at every position.
+
+Examples:
+
+  hybrid ask --trace a.jsonl --trace-rows --policy greedy-exact "What is 47 + 86?"
+
+  hybrid replay a.jsonl --policy kl:2
+
+  hybrid replay a.jsonl --policy relaxed --json
+
+Exit codes: 0 decoded, 1 a row is missing, 2 usage.
+"""
+
+
+@takes_flags(SettingPlace.REPLAY)
+def replay(
+    trace: Annotated[Path, typer.Argument(help="A file that --trace and --trace-rows wrote.", metavar="TRACE")],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    **flags: Unpack[Flags],
+) -> None:
+    """Decode a recorded answer under another policy, without a model call."""
+    with exit_codes():
+        from hybrid.run.replay import replay as decode  # noqa: PLC0415  (help and usage errors need no llama.cpp)
+        from hybrid.run.replay_trace import MissingRow  # noqa: PLC0415
+
+        try:
+            answer = asyncio.run(decode(trace, (lambda _: None) if as_json else Screen().show, **flags))
+        except MissingRow as missing:
+            if as_json:
+                typer.echo(json.dumps({"missing": missing.what, "position": len(missing.at), "after": missing.at}))
+            else:
+                typer.echo(f"hybrid: {missing}", err=True)
+            raise typer.Exit(1) from None
+        if as_json:
+            typer.echo(json.dumps(answer.to_json(), ensure_ascii=False))
+
+
+replay.__doc__ = f"{replay.__doc__}\n{EPILOG}"
+
 
 # The first line of a trace has 12.
 MOST_FIRST_BYTES = 100
@@ -70,3 +131,101 @@ def _abandon(file: TextIO) -> None:
         file.close()
     except OSError:
         return
+
+
+# ``hybrid trace``: a recorded answer, drawn as the monitor draws it, or summed up on the terminal.
+
+trace = typer.Typer(name="trace", help="Look at a recorded answer.", no_args_is_help=True, rich_markup_mode=None)
+
+SHOW_EPILOG = """
+A trace that was recorded with --trace-rows also holds what both models would have written at each token. The page is
+one file that asks nothing of any host; whoever has it can read the prompt and the answer.
+
+Examples:
+
+  hybrid ask --trace a.jsonl --trace-rows "What is 47 + 86?"
+
+  hybrid trace show a.jsonl
+
+  hybrid trace show a.jsonl --html a.html
+
+Exit codes: 0 done, 2 usage.
+"""
+
+
+@trace.callback()
+def root() -> None:
+    """Look at a recorded answer."""
+
+
+@trace.command("show")
+def show(
+    file: Annotated[Path, typer.Argument(help="A file that --trace wrote.", metavar="FILE")],
+    *,
+    html: Annotated[Path | None, typer.Option(help="Write a page in one file.", metavar="OUT")] = None,
+) -> None:
+    """Show a recorded answer: on the terminal, or as the monitor's page in one file."""
+    with exit_codes():
+        from hybrid.serve.monitor import recorded_html, recorded_state  # noqa: PLC0415  (help needs none of it)
+
+        if html is None:
+            _print(recorded_state(file)[1])
+            return
+        check_writable("--html", html)
+        write_whole(html, recorded_html(file))
+        typer.echo(f"{html} is written")
+
+
+show.__doc__ = f"{show.__doc__}\n{SHOW_EPILOG}"
+
+
+def _print(log: AnswerLog) -> None:
+    out = Console(highlight=False, soft_wrap=True)
+    text, marks = Text(), LocalMarks()
+    for token in log.tokens.items:
+        style = marks.style(provenance(token["source"], token["how"]), token["model"])
+        text.append(escape_controls(token["text"]), style)
+    out.print(text)
+    for line in summary(log):
+        out.print(marks.mark(Text(escape_controls(line), "dim")))
+
+
+def summary(log: AnswerLog) -> list[str]:
+    """Return what is to be said of a recorded answer, a line each."""
+    head, counts = log.head, log.head["counts"]
+    total, answer = len(log.tokens.items), head["answer"]
+    unasked = counts["local"] - counts["accepted"]
+    by = Counter(token["model"] for token in log.tokens.items if token["model"])
+    several = len({token["model"] for token in log.tokens.items if token["source"] == "local"}) > 1
+    asked = f"{len(log.requests.items)} requests, {head['checks']} checks"
+    ended = (
+        "never finished" if answer is None else "cut off at its limit" if answer["finish_reason"] == "length" else ""
+    )
+    cost = as_usd(head["spent"]) if answer is None else as_usd(answer["bill"])
+    alone = "" if answer is None else f" (the cloud alone: {as_usd(answer['cloud_only'])})"
+    lines = [
+        f"policy {head['policy']}",
+        f"{total} tokens: {counts['cloud']} by the cloud, {counts['accepted']} checked, {unasked} written here unasked",
+        *(["by " + ", ".join(f"{name} {num}" for name, num in by.items())] if several else []),
+        *([f"{counts['wording']} tokens kept as another wording"] if counts["wording"] else []),
+        _divergences(log),
+        f"{asked}; bill {cost}{alone}",
+        *(f"hand-off at token {position + 1}, {tokens} tokens: {why}" for position, why, tokens in head["handoffs"]),
+        *head["notes"],
+    ]
+    if degraded := head["degraded"]:
+        lines.append(
+            degraded["why"] if degraded["kind"] == "paced" else f"the local model went on alone: {degraded['why']}"
+        )
+    return [*lines, ended] if ended else lines
+
+
+def _divergences(log: AnswerLog) -> str:
+    known = [kl for token in log.tokens.items if (kl := token["kl"]) is not None and kl[0] is not None]
+    unknown = len(log.tokens.items) - len(known)
+    if not known:
+        return f"KL not known at any of {unknown} tokens"
+    largest = "unbounded" if any(kl[1] is None for kl in known) else f"{max(kl[1] for kl in known):.3g}"
+    middle = f"{median(kl[0] for kl in known):.3g}"
+    above = "" if log.head["threshold"] is None else f", threshold {log.head['threshold']:g}"
+    return f"KL at {len(known)} tokens: median {middle}, at most {largest} nats{above}; not known at {unknown}"

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hybrid.cloud.bounds import MAX_FACT_BYTES, QuestionDeadlines
-from hybrid.cloud.completion_limit import limit_name
 from hybrid.cloud.dialects.dialect import ContinuationRequest, Dialect, DialectConfig, Post, tells_rows
 from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.cloud.dialects.vllm import MODELS, Vllm
@@ -33,7 +32,7 @@ from hybrid.cloud.port import (
     unrecorded,
 )
 from hybrid.cloud.probe_result import ProbeCache, ProbeResult, apply_result, as_probe_result
-from hybrid.cloud.reply_floor import ReplyFloor
+from hybrid.cloud.reply_floor import ReplyFloor, limit_name
 from hybrid.cloud.wire import ServerChanged, Wire
 from hybrid.errors import CloudError, MissingCapability, ModelNotFound, NotAnApi, Unreachable, VocabularyMismatch
 from hybrid.prob import UNMEASURED

@@ -29,9 +29,8 @@ from hybrid.cloud.port import (
     Scores,
     WriteQuestion,
 )
-from hybrid.cloud.probe_charges import ReserveCharge, SettleCharge
 from hybrid.cloud.probe_habits import LocalHabits, first_difference, opening_kl
-from hybrid.cloud.probe_result import SCALE_OUT, ProbeResult
+from hybrid.cloud.probe_result import SCALE_OUT, ProbeResult, ReserveCharge, SettleCharge
 from hybrid.errors import BadReply, CloudError, CloudRefusal, MissingCapability, Unreachable, to_one_line
 from hybrid.prob import TopK, max_log_difference
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Message, Sampling

@@ -2,8 +2,8 @@
 
 ``ProbeCache`` is one file of JSON in the user's cache directory, an entry per endpoint, model, dialect and local
 vocabulary: a fact about one of these may be wrong about another. An entry is used until an answer contradicts it; then
-it is dropped. A file that cannot be read or written is an empty cache, never a failure (``json_store.py``); an entry
-with a number that nothing can measure is none.
+it is dropped. A file that cannot be read or written is an empty cache, never a failure (``store/json_store.py``); an
+entry with a number that nothing can measure is none.
 
 The names in the file, which ``hybrid probe --json`` prints too, are older than the fields' (``OUTSIDE_NAMES``), and so
 are the scoring methods in files of 0.1.0 (``OLD_METHODS``). ``tests/cloud/test_probe_result.py`` reads such a file.
@@ -12,18 +12,47 @@ are the scoring methods in files of 0.1.0 (``OLD_METHODS``). ``tests/cloud/test_
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
-from hybrid.cloud.port import Capabilities, RowAlteration, ScoringMethod
+from hybrid.cloud.port import Capabilities, RowAlteration, ScoringMethod, usage_after_failure
 from hybrid.cloud.probe_habits import ChatDifference, KlInterval
-from hybrid.json_store import JsonStore
-from hybrid.spend import CheckRates, Price, endpoint_id
+from hybrid.errors import CloudError, UsageError
+from hybrid.spend import AnswerBudget, CheckRates, Denial, Price, endpoint_id
+from hybrid.store.json_store import JsonStore
+from hybrid.types import CloudUsage
+
+# What a probe's questions are paid from: each is reserved at its worst, marked as sent, and settled.
+#
+# The law (``tests/cloud/test_probe.py``): no question leaves without its reservation; what a failed one cost nobody
+# knows, unless it was turned away.
+
+SettleCharge: TypeAlias = Callable[[CloudUsage | None], object]
+ReserveCharge: TypeAlias = Callable[[CloudUsage], AbstractAsyncContextManager[SettleCharge]]
+"""Reserves the most that one question may be charged, and gives a function that settles its charge."""
+
+
+@asynccontextmanager
+async def paid_from(purse: AnswerBudget, worst: CloudUsage) -> AsyncIterator[SettleCharge]:
+    """Reserve the worst case of one question; what a failed one cost nobody knows, unless it was turned away."""
+    limit = worst.completion_tokens
+    grant = await purse.reserve(worst.prompt_tokens, limit, min_limit=limit, requests=worst.requests)
+    if isinstance(grant, Denial):
+        raise UsageError(grant.why)
+    if denial := await purse.mark_sent(grant):
+        raise UsageError(denial.why)
+    try:
+        yield lambda usage: purse.settle(grant, usage)
+    except CloudError as error:
+        purse.settle(grant, usage_after_failure(error, worst))
+        raise
+
 
 VERSION = 1
 # Beyond any number of tokens, nats or milliseconds.

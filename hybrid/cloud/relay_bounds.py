@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.cloud.completion_limit import most_completion
-from hybrid.cloud.normal_forms import max_bytes
-from hybrid.cloud.prompt_bounds import TURN, BoundedPrompt, BoundedTurn, PromptCounts
+from hybrid.cloud.prompt_bounds import TURN, BoundedPrompt, BoundedTurn, PromptCounts, max_bytes
+from hybrid.cloud.reply_floor import most_completion
 from hybrid.errors import UsageError
 from hybrid.types import CloudUsage
 

@@ -6,15 +6,192 @@ token that a row names (``best``) is the one with which the model's own greedy t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import codecs
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol
 
-from hybrid.cloud.exact_split import ExactSplitter
 from hybrid.cloud.port import Chunk
-from hybrid.cloud.reading import Reading
-from hybrid.prob import Reach, TextRow, TopK
-from hybrid.types import Vocabulary
+from hybrid.errors import VocabularyMismatch
+from hybrid.prob import Reach, Spelling, TextRow, TopK
+from hybrid.types import Ids, Vocabulary
+
+# Whether an endpoint spells its tokens as a vocabulary does: what it tells of some of them is held against it.
+
+# What decoded pieces hold where a token is only part of a character; such pieces say nothing.
+PART = "\N{REPLACEMENT CHARACTER}"
+
+
+def check_pieces(pieces: Mapping[int, str], words: Vocabulary) -> None:
+    """Raise VocabularyMismatch where the endpoint's text of a token is another than the vocabulary's."""
+    for token, theirs in pieces.items():
+        if token >= words.num_tokens:
+            continue  # nothing here is called by that number; whether it is likely is looked at elsewhere
+        ours = words.piece(token).decode("utf-8", "replace")
+        if theirs == ours or PART in theirs + ours:
+            continue
+        if without_spaces(theirs) != without_spaces(ours):
+            what = f"token {token}"
+            raise mismatch(what, theirs, ours)
+
+
+def without_spaces(text: str) -> str:
+    """Drop white space: servers strip, keep or clean up the spaces around a piece as they like."""
+    return "".join(text.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").split())
+
+
+def mismatch(what: str, theirs: str, ours: str) -> VocabularyMismatch:
+    """Return the refusal that names both spellings."""
+    msg = f"{what} is {theirs[-40:]!r} in the cloud and {ours[-40:]!r} here: the models do not share a vocabulary"
+    return VocabularyMismatch(msg)
+
+
+# Bytes to tokens and back to the same bytes, in any vocabulary: what a piece of a text is, without the rest of it.
+#
+# The law (``tests/cloud/test_exact_split.py``): the tokens' bytes, joined, are the bytes that were given: none lost,
+# none added, wherever a text was cut. A vocabulary that puts a space before every text is told apart from the text's
+# own; a character that was cut in two is spelled in its bytes.
+
+
+class ExactSplitter:
+    """Splits pieces of a text into a vocabulary's tokens."""
+
+    def __init__(self, words: Vocabulary) -> None:
+        """Take the vocabulary."""
+        self.words = words
+
+    @cached_property
+    def spelling(self) -> Spelling:
+        """The tokens by their bytes; read once, when first needed."""
+        return Spelling(tuple(map(self.words.piece, range(self.words.num_tokens))), self.words.end_ids)
+
+    def bytes_of(self, ids: Ids) -> bytes:
+        """Return what tokens spell; those that end a text spell nothing."""
+        return b"".join(self.words.piece(token) for token in ids if token not in self.words.end_ids)
+
+    def split(self, data: bytes) -> Ids:
+        """Return tokens that spell ``data``, to the byte. Raises VocabularyMismatch for a byte that no token spells."""
+        start = next((at for at, byte in enumerate(data) if not 0x80 <= byte < 0xC0), len(data))
+        end = start + whole_characters(data[start:])
+        return self._longest(data[:start]) + self._text(data[start:end]) + self._longest(data[end:])
+
+    def _text(self, data: bytes) -> Ids:
+        try:
+            ids = self.words.tokenize(data.decode("utf-8"))
+        except UnicodeDecodeError:
+            return self._longest(data)
+        spelled = self.bytes_of(ids)
+        if spelled == data:
+            return ids
+        if ids and spelled == b" " + data:  # a space that stands before every text of this vocabulary
+            return self._longest(self.words.piece(ids[0])[1:]) + ids[1:]
+        return self._longest(data)
+
+    def _longest(self, data: bytes) -> Ids:
+        """Take the longest token at each place."""
+        ids: list[int] = []
+        while data:
+            token = self.spelling.first(data)
+            if token is None:
+                msg = f"no token of the model spells {data[:4]!r}"
+                raise VocabularyMismatch(msg)
+            ids.append(token)
+            data = data[len(self.spelling.pieces[token]) :]
+        return tuple(ids)
+
+
+def whole_characters(data: bytes) -> int:
+    r"""Return how many bytes at the beginning are whole characters of UTF-8: all but one that was cut off at the end.
+
+    >>> whole_characters("né".encode()), whole_characters("né".encode()[:-1])
+    (3, 1)
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(data)
+    return len(data) - len(decoder.getstate()[0])
+
+
+# How a model of another vocabulary has read an answer so far: its tokens, what it made of each place, where they end.
+#
+# A text can be split in many ways, and a model's next row depends on the way. The tokens that it wrote itself, or would
+# have written (its most likely one is the text's), are its own way: they are kept. What somebody else wrote is split
+# anew as one text with what follows it, so that no token ends where a draft happened to end.
+
+# Places behind which nothing is asked about again: a draft is as long at most.
+RECENT = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """T tokens of an answer in another vocabulary. ``ends``: the byte at which each ends. ``own``: its own way.
+
+    ``rows``: by the number of tokens before it, the row that stands there, where it is known; ``favourites``: the
+    token that the model puts there. Both may stand after the last token, too.
+    """
+
+    ids: Ids = ()
+    ends: tuple[int, ...] = ()
+    own: tuple[bool, ...] = ()
+    rows: dict[int, TopK] = field(default_factory=dict)
+    favourites: dict[int, int] = field(default_factory=dict)
+
+    def start(self, place: int) -> int:
+        """Return the byte at which the token with ``place`` tokens before it begins."""
+        return self.ends[place - 1] if place else 0
+
+    def last_place(self, offset: int) -> int:
+        """Return how many tokens end at or before a byte."""
+        return bisect_right(self.ends, offset)
+
+    def keep(self, num: int) -> Reading:
+        """Return the first tokens, with what is known of their places and the one after them."""
+        rows = {place: row for place, row in self.rows.items() if place <= num}
+        favourites = {place: token for place, token in self.favourites.items() if place <= num}
+        return Reading(self.ids[:num], self.ends[:num], self.own[:num], rows, favourites)
+
+    def recent(self) -> Reading:
+        """Return it with no more than what is known of its last places."""
+        least = len(self.ids) - RECENT
+        rows = {place: row for place, row in self.rows.items() if place >= least}
+        return replace(self, rows=rows, favourites={at: token for at, token in self.favourites.items() if at >= least})
+
+    def extend(self, ids: Ids, sizes: tuple[int, ...], *, own: bool) -> Reading:
+        """Return it with more tokens, of so many bytes each."""
+        ends, end = [*self.ends], self.start(len(self.ids))
+        for size in sizes:
+            end += size
+            ends.append(end)
+        more = (own,) * len(ids)
+        return Reading(self.ids + ids, tuple(ends), self.own + more, {**self.rows}, {**self.favourites})
+
+
+def follow(
+    reading: Reading, pieces: list[bytes], favourite_pieces: dict[int, bytes], text: bytes, shown: int
+) -> Reading:
+    """Return how much of an earlier reading holds for a text, whose first ``shown`` bytes stand.
+
+    ``pieces``: what the reading's tokens spell; ``favourite_pieces``: what the favourites of its places do. The tokens
+    are kept up to the last that is the model's own. Where what stands ends inside the first favourite behind that (or
+    with it), it is taken: the model was about to write it, and may owe its end.
+    """
+    num = 0
+    for place, piece in enumerate(pieces):
+        if not text.startswith(piece, reading.start(place)):
+            break
+        num = place + 1
+    kept = reading.keep(max((place + 1 for place in range(num) if reading.own[place]), default=0))
+    for place in range(len(kept.ids), num + 1):
+        at, piece = reading.start(place), favourite_pieces.get(place, b"")
+        if piece and at < shown <= at + len(piece) and _agree(text[at:], piece):
+            return reading.keep(place).extend((reading.favourites[place],), (len(piece),), own=True)
+    return kept
+
+
+def _agree(text: bytes, piece: bytes) -> bool:
+    """Return whether one of two texts is the beginning of the other."""
+    return text.startswith(piece) or piece.startswith(text)
 
 
 class ReadableVocabulary(Vocabulary, Protocol):

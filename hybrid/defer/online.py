@@ -14,14 +14,21 @@ from functools import cached_property
 
 import numpy as np
 
-from hybrid.defer.calibration import Calibration, LossKind
-from hybrid.defer.correction import CorrectedScore, Correction
-from hybrid.defer.floor import FLOOR, RAISED_FLOOR, RAISED_QUESTIONS, floor_after, raised_for
+from hybrid.defer.calibration import Calibration, LossKind, score_digest
+from hybrid.defer.dials import (
+    FLOOR,
+    RAISED_FLOOR,
+    RAISED_QUESTIONS,
+    RiskQuestion,
+    RoutedQuestions,
+    decided_questions,
+    floor_after,
+    raised_for,
+    risk_cutoff,
+    unseen_questions,
+)
 from hybrid.defer.outcome import DraftOutcome
-from hybrid.defer.risk import RiskQuestion, decided_questions, risk_cutoff, unseen_questions
-from hybrid.defer.routing_dial import RoutedQuestions
-from hybrid.defer.score import Score
-from hybrid.defer.score_json import score_digest
+from hybrid.defer.score import CorrectedScore, Correction, Score
 
 MOST_OUTCOMES = 5000
 # A correction is fitted anew at ten labels more, and at an eighth more once there are many.

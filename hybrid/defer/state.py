@@ -23,8 +23,8 @@ import msgspec
 from hybrid.defer.online import MOST_OUTCOMES
 from hybrid.defer.outcome import DraftOutcome
 from hybrid.errors import UsageError, to_one_line
-from hybrid.json_store import locked, put_aside, rewrite
-from hybrid.line_file import read_regular
+from hybrid.store.json_store import locked, put_aside, rewrite
+from hybrid.store.line_file import read_regular
 
 STATE_VERSION = 1
 SUFFIX = ".learned.json"

@@ -1,11 +1,18 @@
 """The local model behind one port. The only importer of ``llama_cpp``, which is loaded with ``hybrid.engine.llama``."""
 
 from hybrid.engine.cursor import ONE_BY_ONE, Cursor, Reuse
-from hybrid.engine.pool import ContextPool, CursorContext, PooledContext
-from hybrid.engine.port import MEND_CONTEXT, NO_ARGS, ChatVocabulary, Engine, Interrupted, IsCancelled, never
+from hybrid.engine.pool import ContextPool, CursorContext, PooledContext, Worker
+from hybrid.engine.port import (
+    MEND_CONTEXT,
+    NO_ARGS,
+    ChatVocabulary,
+    Engine,
+    Interrupted,
+    IsCancelled,
+    ThoughtMarks,
+    never,
+)
 from hybrid.engine.scripted import ScriptedEngine
-from hybrid.engine.thought_marks import ThoughtMarks
-from hybrid.engine.worker import Worker
 from hybrid.types import num_shared
 
 __all__ = [

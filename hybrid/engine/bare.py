@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hybrid.engine.llama import CHUNK, Weights
-from hybrid.engine.native import ll
-from hybrid.engine.runtime import safe_model_params
+from hybrid.engine.native import ll, safe_model_params
 from hybrid.errors import EngineError
 from hybrid.types import Ids
 

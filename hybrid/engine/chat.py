@@ -26,9 +26,8 @@ from hashlib import sha256
 from itertools import groupby
 from typing import Any, NoReturn
 
-from hybrid.engine.port import NO_ARGS, Interrupted, IsCancelled, never
+from hybrid.engine.port import NO_ARGS, Interrupted, IsCancelled, ThoughtMarks, marks_of, never
 from hybrid.engine.template import ChatTemplate, TemplateFault, TemplateOverload
-from hybrid.engine.thought_marks import ThoughtMarks, marks_of
 from hybrid.errors import UsageError
 from hybrid.types import Message, TemplateArg
 

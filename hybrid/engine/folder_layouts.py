@@ -1,7 +1,7 @@
 """The folders in which other programs keep models, and Ollama's: which file a name means there.
 
 Ollama's ``manifests/HOST/NAMESPACE/MODEL/TAG`` is JSON that names ``blobs/sha256-...``. Folders that keep files by
-repository are the business of ``engine.repository_layouts``; where all of them lie, and what a name is, of
+repository are the business of ``engine.model_folders``; where all of them lie, and what a name is, of
 ``engine.model_folders``.
 
 The laws (``tests/engine/test_model_folders.py``): nothing is written, and nothing is read that does not lie below its
@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, final
 
-from hybrid.engine.shards import first_shard, shard_files
+from hybrid.engine.gguf_header import first_shard, shard_files
 from hybrid.errors import EngineError
 
 # A part of a name, and a digest as manifests write it.

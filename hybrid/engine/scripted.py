@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from hybrid.engine.port import NO_ARGS, PROMPT_BLOCK, Interrupted, IsCancelled, Logits, check_fits, never
-from hybrid.engine.thought_marks import ThoughtMarks
+from hybrid.engine.port import NO_ARGS, PROMPT_BLOCK, Interrupted, IsCancelled, Logits, ThoughtMarks, check_fits, never
 from hybrid.types import Ids, Message, TemplateArg
 
 

@@ -26,7 +26,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from jinja2.utils import Cycler, Joiner, Namespace, pass_context
 
 from hybrid.engine import template_functions as functions
-from hybrid.engine import template_syntax as syntax
+from hybrid.engine import template_meter as syntax
 from hybrid.engine.template_meter import UNITS, VISIT, Meter, TooMuchWork, check_length, check_plain
 from hybrid.errors import UsageError
 from hybrid.types import TemplateArg

@@ -25,8 +25,8 @@ from platformdirs import user_cache_path
 from hybrid.engine.port import Interrupted, IsCancelled, never
 from hybrid.engine.template import MOST_SOURCE, TOO_LONG, ChatTemplate, MemoryOverload, TemplateFault, TemplateOverload
 from hybrid.errors import UsageError
-from hybrid.folders import own_folder
-from hybrid.json_store import JsonStore
+from hybrid.store.files import own_folder
+from hybrid.store.json_store import JsonStore
 
 # Of the rules that a verdict was found by: another one asks again.
 VERSION = 1

@@ -16,10 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hybrid.engine.llama import Weights
 from hybrid.errors import UsageError
-from hybrid.models import agreement, evaluation
-from hybrid.models.answering import AnsweringModel, open_model
-from hybrid.models.evaluation import GradedAnswer, ReportProgress
-from hybrid.models.groups import GROUPS, ModelGroup
+from hybrid.models import evaluation
+from hybrid.models import evaluation as agreement
+from hybrid.models.evaluation import GROUPS, AnsweringModel, GradedAnswer, ModelGroup, ReportProgress, open_model
 from hybrid.tasks import Split
 
 Answers: TypeAlias = Mapping[str, Sequence[GradedAnswer]]

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from hybrid.models.agreement import AgreementSummary
 from hybrid.models.card import ModelCard, ModelCards, TaskFamilyScore
-from hybrid.models.groups import LADDER, WORDINGS, ModelGroup, group_of
+from hybrid.models.evaluation import LADDER, WORDINGS, AgreementSummary, ModelGroup, group_of
 from hybrid.tasks import FAMILIES, wordings
-from hybrid.tasks.fact_table import FACTS
+from hybrid.tasks.facts import FACTS
 from hybrid.tasks.mix import MIXES, POPULAR_SHARE, Curriculum, Model, levels_given
 
 Models: TypeAlias = Mapping[str, ModelCard]
@@ -203,7 +202,7 @@ def _wordings(models: Models) -> Iterable[str]:
         "The two were given the same problems in different words: what the one says most often the other says least, "
         f"at three strengths. At the hardest level ({hardest}) `wordings-small` was told the mistake of somebody who "
         f"overlooks what is special about it: {told} of the time. So most of what divides the two is wording, and the "
-        "rest are errors of meaning. This was made so; what it is worth elsewhere stands in `hybrid/bench/README.md`."
+        "rest are errors of meaning. This was made so; what it is worth elsewhere stands in `hybrid/lab/README.md`."
     )
     yield _accuracy(models, WORDINGS)
     yield from (_beside(name, model) for name, model in models.items() if model.beside_large)

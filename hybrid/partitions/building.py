@@ -18,8 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybrid.partitions.embedding import Directions, RowSource, directions, nearest, unit
-from hybrid.partitions.normal_form import NormalForm, TokenClass, normal_form
-from hybrid.partitions.opposites import is_turned, on_two_sides, sides_of
+from hybrid.partitions.normal_form import NormalForm, TokenClass, is_turned, normal_form, on_two_sides, sides_of
 
 # A letter is a label or a variable, and it has no normal form; a word of two letters may be "so" or "as".
 _LEAST_LETTERS = 2

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from hybrid.errors import UsageError
-from hybrid.line_file import read_regular
 from hybrid.prob.concepts import Partition
-from hybrid.sources import concepts_folder
+from hybrid.settings.sources import concepts_folder
+from hybrid.store.line_file import read_regular
 
 VERSION = 1
 # Partitions of bundled vocabularies. A user's own file for the same vocabulary wins.
@@ -181,3 +181,13 @@ __all__ = [
     "own_file",
     "read_partition_file",
 ]
+
+
+NO_CONCEPTS = (
+    "nobody knows which tokens of the local vocabulary say the same: `hybrid concepts build` finds out, and keeps it"
+)
+
+
+def no_partition() -> Partition:
+    """Raise UsageError: nobody knows which tokens of the vocabulary say the same."""
+    raise UsageError(NO_CONCEPTS)

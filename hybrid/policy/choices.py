@@ -14,7 +14,7 @@ from hybrid.errors import UsageError
 from hybrid.policy.concepts import Concepts
 from hybrid.policy.planning import Planner
 from hybrid.policy.policy import Policy
-from hybrid.policy_choices import PolicyChoices
+from hybrid.settings.policy_choices import PolicyChoices
 from hybrid.types import Ability, Sampling
 
 SPAN = 8

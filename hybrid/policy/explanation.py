@@ -7,12 +7,145 @@ plan is made again, from the signals that it was made from.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
-from hybrid.policy.plan import DraftPlan, PlanCosts, Worth
+import numpy as np
+
+from hybrid.defer import CalibrationQuestion, DraftSignals, Forecast, QuestionForecast
+from hybrid.defer.words import NOTHING_FAMILIAR, Familiarity
+from hybrid.policy.plan import DraftPlan, PlanAction, PlanCosts, Worth
 from hybrid.policy.planning import Planner
+from hybrid.prob import Floats
+from hybrid.spend import AskPrices
+
+# What a planner would have asked of a calibration's questions, and what that lets expect of a new one.
+#
+# How. The planner decides about each question's draft from what was told of it by a score that was fitted without it;
+# the labels tell what the requests would then have cost. The hazard is spread evenly over a draft, for its place is not
+# kept. Of a new question only the chance is known that its draft is turned down. Whatever its draft then shows, the
+# chance is that on average; so the questions are weighted, as evenly as can be, until theirs has this mean.
+#
+# Laws (``tests/policy/test_expectation.py``): at their own mean chance the expectation is the mean over the questions;
+# what is not asked costs nothing, and at worth 0 nothing is asked; a higher chance is never asked about less where a
+# question with a higher chance is not.
+
+# Chances beyond count as these where their odds are taken, and weights are tilted by no higher power of the odds.
+_LEAST, MOST_TILT = 1e-9, 30.0
+
+
+@dataclass(frozen=True)
+class PlannedOutcome:
+    """What would have been done with one question's draft, what it would have cost, and what the cloud alone takes.
+
+    Costs in the unit of the planner's prices. ``left``, ``excess_left``: the shares of the draft's verdict and of its
+    excess loss that are shown all the same. ``chance``: that the draft is turned down, as it was told.
+    """
+
+    action: PlanAction
+    paid: float
+    left: float
+    excess_left: float
+    alone: float
+    chance: float
+
+
+@dataclass(frozen=True)
+class AskingExpectation:
+    """The chance that a question is asked about at all, and its bill as a share of what the cloud alone takes."""
+
+    asks: float
+    of_cloud: float
+
+
+@dataclass(frozen=True)
+class ToldScore:
+    """A score that tells of any draft what was told of one calibration question's."""
+
+    judge: str
+    question: CalibrationQuestion
+    familiarity: Familiarity = NOTHING_FAMILIAR
+    critic: str | None = None
+
+    def forecast(self, signals: DraftSignals) -> Forecast:
+        """Spread chance and loss evenly."""
+        num = len(signals)
+        hazard = -np.expm1(np.log1p(-min(self.question.chance, 1.0 - 1e-9)) / max(1, num))
+        return Forecast(np.full(num, hazard), np.full(num, self.question.excess_told))
+
+    def before(self, words: tuple[int, ...], prompt_tokens: int) -> QuestionForecast:  # noqa: ARG002  (a score's shape)
+        """Tell the same."""
+        return QuestionForecast(self.question.chance, self.question.draft_tokens, self.question.excess_told)
+
+
+def planned_outcomes(questions: Sequence[CalibrationQuestion], planner: Planner) -> tuple[PlannedOutcome, ...]:
+    """Return an outcome for each question, with the planner's prices and dials. No coin is tossed."""
+    return tuple(_outcome(each, planner) for each in questions)
+
+
+def expect(outcomes: Sequence[PlannedOutcome], turned_down: float) -> AskingExpectation | None:
+    """Return what to expect of a question whose draft is turned down with a chance. None where no outcome is known."""
+    if not outcomes:
+        return None
+    weights = _weights(np.array([each.chance for each in outcomes]), turned_down)
+    asks, paid, alone = (
+        float(weights @ np.array(column))
+        for column in zip(*((each.action != "keep", each.paid, each.alone) for each in outcomes), strict=True)
+    )
+    return AskingExpectation(asks, paid / alone)
+
+
+def _weights(chances: Floats, mean: float) -> Floats:
+    """Return weights of shape (N,) that sum to one, as even as can be, under which the chances have a mean."""
+    odds = np.log(np.clip(chances, _LEAST, 1.0 - _LEAST)) - np.log1p(-np.clip(chances, _LEAST, 1.0 - _LEAST))
+
+    def tilted(tilt: float) -> Floats:
+        weights = np.exp(tilt * odds - (tilt * odds).max())
+        return cast(Floats, weights / weights.sum())
+
+    low, high = -MOST_TILT, MOST_TILT
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if tilted(middle) @ chances < mean else (low, middle)
+    return tilted((low + high) / 2)
+
+
+def _outcome(question: CalibrationQuestion, planner: Planner) -> PlannedOutcome:
+    score = ToldScore(planner.score.judge, question)
+    own = replace(planner, score=score, words=(), prompt_tokens=question.prompt_tokens, floor=0.0)
+    plan = own.plan(_draft_of(question), final=True)
+    alone = float(own.prices.write(question.prompt_tokens, max(1, question.cloud_tokens), 0))
+    return PlannedOutcome(plan.action, *_comes_to(question, plan, own.prices), alone, question.chance)
+
+
+def _comes_to(question: CalibrationQuestion, plan: DraftPlan, prices: AskPrices) -> tuple[float, float, float]:
+    """Return what a plan would have cost, and the shares of its verdict and of its excess loss that it would leave.
+
+    Where a check turns a draft down, the cloud writes on to the length of its own answer.
+    """
+    prompt, num, place = question.prompt_tokens, question.draft_tokens, question.first_rejection
+    if plan.action == "keep":
+        return 0.0, 1.0, 1.0
+    if plan.action == "write":
+        price = float(prices.write(prompt + plan.at, max(1, question.cloud_tokens - plan.at), 0))
+        return price, float(place is not None and place < plan.at), plan.at / max(1, num)
+    if plan.limit == 0 and plan.costs is not None and plan.costs.spans is not None:
+        return plan.costs.spans, 0.0, 0.0
+    price = float(prices.check(prompt, num, 0))
+    if place is None:
+        return price, 0.0, 1.0
+    rest = max(1, question.cloud_tokens - place - 1)
+    return price + float(prices.write(prompt + place + 1, rest, prompt + place)), 0.0, 0.0
+
+
+def _draft_of(question: CalibrationQuestion) -> DraftSignals:
+    """Return signals of a draft of that length; nothing else of them is looked at."""
+    num, none = question.draft_tokens, np.zeros(question.draft_tokens)
+    return DraftSignals(
+        (), question.prompt_tokens, 0, np.zeros(num, dtype=np.int64), none, none, none, none, ended=True
+    )
+
 
 # Worths are tried in such steps, to so many times more and less; a change in between is found to a thousandth.
 STEP, MOST_TIMES, PRECISION = 1.25, 1000.0, 1.001

@@ -39,12 +39,20 @@ from dataclasses import replace
 from hybrid.defer import CriticNumbers
 from hybrid.policy.coins import Coin
 from hybrid.policy.gates import ALWAYS, NEVER
-from hybrid.policy.handoffs import AFTER_ITS_TOKENS, WITH_LABELS, HandbackRule, write
 from hybrid.policy.judges import DraftedSpan, Judge, TailDraw, Verdict
 from hybrid.policy.plan import DraftPlan, JudgedSpan
 from hybrid.policy.planning import Planner
 from hybrid.policy.policy import AgreementTest, Policy
-from hybrid.policy.progress import Flow, Progress, emit, protocol_error
+from hybrid.policy.progress import (
+    AFTER_ITS_TOKENS,
+    WITH_LABELS,
+    Flow,
+    HandbackRule,
+    Progress,
+    emit,
+    protocol_error,
+    write,
+)
 from hybrid.policy.requests import (
     BudgetDenied,
     Check,

@@ -6,26 +6,112 @@ line in ``compose.JUDGES``: its class says itself whether it is exact, takes a b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
+from hybrid.defer import DEFAULT_NATS
 from hybrid.errors import UsageError
-from hybrid.policy.choices import NumberRange, PolicyOptions, Preset
+from hybrid.policy.choices import LONGEST_DRAFT, NumberRange, PolicyOptions, Preset
 from hybrid.policy.compose import compose, parse
-from hybrid.policy.gates import NEVER, RandomGate
+from hybrid.policy.gates import ALWAYS, NEVER, RandomGate
+from hybrid.policy.planning import Planner
 from hybrid.policy.policy import Policy
-from hybrid.policy.rules.auto import AUTO
 from hybrid.policy.rules.bild import BILD
-from hybrid.policy.rules.block import BLOCK
+from hybrid.policy.rules.block import BLOCK, BlockVerification
 from hybrid.policy.rules.cascade import CASCADE
 from hybrid.policy.rules.concepts import CONCEPTS
-from hybrid.policy.rules.divergence_threshold import DOUBT, FSD, KL, ONCE, PAPER
-from hybrid.policy.rules.exact import EXACT, GREEDY_EXACT, U_HLM
-from hybrid.policy.rules.excess import EXCESS
+from hybrid.policy.rules.divergence_threshold import DOUBT, FSD, KL, ONCE, PAPER, threshold_judge
+from hybrid.policy.rules.exact import EXACT, GREEDY_EXACT, U_HLM, GreedyMatch
+from hybrid.policy.rules.excess import EXCESS, excess_judge
 from hybrid.policy.rules.relaxed import CERTIFIED, RELAXED
-from hybrid.policy.rules.route import ROUTE
-from hybrid.policy_choices import PolicyChoices
+from hybrid.policy.stages import Stage
+from hybrid.policy.target_sampler import SamplingJudge, TargetSampler
+from hybrid.settings.policy_choices import PolicyChoices
 from hybrid.types import Sampling
+
+# Ask where it pays, by the price of each question. Preset auto; the rule is in ``policy.planning``.
+#
+# A draft is kept, checked, or written by the cloud, whichever is expected to cost least. The judge of a check is the
+# one whose verdict the score forecasts, so that what is planned is what happens.
+
+
+def _auto(choices: PolicyOptions, nats: float) -> Policy:
+    """Judge as the score forecasts; a number that was chosen takes the place of the score's."""
+    planner = choices.planner or Planner()
+    name, _, number = planner.score.judge.partition(":")
+    limit = nats if choices.threshold is not None or not number else float(number.partition(":")[0])
+    judge = excess_judge(choices, limit) if name == "excess" else threshold_judge(choices, limit)
+    span = choices.span or min(choices.max_tokens, LONGEST_DRAFT)
+    return Policy("auto", span, ALWAYS, judge, handoff_tokens=choices.max_tokens, planner=planner)
+
+
+JUDGED_AT = NumberRange(DEFAULT_NATS, "the judge's threshold in nats, where the calibration's own is not taken")
+
+AUTO = Preset(
+    "auto",
+    "keep a draft, check it, or let the cloud write: whichever is expected to cost least for this question",
+    source="this project: what keeping may lose, beside this endpoint's prices",
+    make=_auto,
+    number=JUDGED_AT,
+)
+
+
+# Whole answers: the local model's own or the cloud's, never mixed. Preset route.
+#
+# It is ``auto`` with two actions left (``Planner.of_whole_answers``): an answer that was drafted whole is kept, or the
+# cloud writes it from its beginning; with stream early the question alone decides which. Nothing is checked, so there
+# is no judge, and nothing of the cloud's is read but its text: the two models need no common vocabulary.
+#
+# The law (``tests/policy/test_route.py``): while the cloud answers, the text is what ``local`` writes under the same
+# coins, or what ``cloud`` does. A cloud that fails in the middle of its answer is the one mixture: the local model goes
+# on, and the answer says so.
+
+
+def _route(choices: PolicyOptions, _: float) -> Policy:
+    """Draft as much as ``auto`` does before it decides: a longer answer is decided by its beginning."""
+    planner = (choices.planner or Planner()).of_whole_answers()
+    return Policy("route", min(choices.max_tokens, LONGEST_DRAFT), NEVER, planner=planner)
+
+
+ROUTE = Preset(
+    "route",
+    "auto held to whole answers: keep the local model's own, or have the cloud write its own, never a mixture",
+    source="this project: auto, for services that take messages and models that share no vocabulary",
+    make=_route,
+)
+
+
+# Chains from a user's choices: stages that keep each model's own law, and where a chain may stand.
+
+
+def exact_stages(spans: Sequence[int], sampling: Sampling) -> tuple[Stage, ...]:
+    """Return a stage for each span, the lowest first; what leaves it has its model's own law under ``sampling``."""
+    judge = GreedyMatch() if sampling.greedy else BlockVerification(TargetSampler(sampling))
+    return tuple(Stage(span, judge, sampling) for span in spans)
+
+
+def with_stages(policy: Policy, stages: Sequence[Stage]) -> Policy:
+    """Return a policy whose drafts come from a chain of local models.
+
+    A policy that checks nothing shows each token as it is drafted; of a chain it shows what a level has read at once.
+    Raises UsageError for a stage that changes its model's law below a judge that takes its rows for it: sampled, the
+    text would be neither model's.
+    """
+    for stage, above in zip(stages, range(1, len(stages) + 1), strict=True):
+        judges = (*(each.judge for each in stages[above:]), policy.judge)
+        lossy = not (stage.sampling.greedy or stage.is_exact)
+        if lossy and any(isinstance(judge, SamplingJudge) for judge in judges):
+            msg = (
+                f"the stage {stage.judge} changes its model's law, and {policy.name} judges what leaves it as that "
+                "model's own draws: sampled, the text would be neither's: an exact stage, or --temperature 0"
+            )
+            raise UsageError(msg)
+    if not stages:
+        return policy
+    at_once = 1 if "check" in policy.gate.decisions else stages[-1].span + stages[-1].takes_bonus
+    return replace(policy, stages=tuple(stages), span=max(policy.span, at_once))
+
 
 # One model alone, and a handoff at random: what every other policy is compared with.
 LOCAL = Preset(

@@ -1,44 +1,6 @@
 """Distributions and what can be said about two of them. numpy only; no idea of what a model is."""
 
-from hybrid.prob.acceptance import accept_prob, residual
-from hybrid.prob.boxes import kl_in_boxes
-from hybrid.prob.budget import project_within_budget
-from hybrid.prob.cells import Cells, Reach, Spelling, TextRow
-from hybrid.prob.certificates import (
-    DivergenceKind,
-    certificate,
-    cover_certificate,
-    favourite_certificate,
-    margin_certificate,
-    skip_certificate,
-    tree_certificate,
-    tree_margin_certificate,
-)
-from hybrid.prob.coarse import ShownPair, pair_known, pair_shown
-from hybrid.prob.concepts import Partition, concept_kl
-from hybrid.prob.distribution import Dense, Floats, NotADistribution, TopK
-from hybrid.prob.divergence import (
-    acceptance,
-    jensen_shannon,
-    kl,
-    kl_coarse,
-    kl_divergence,
-    kl_renormalised_on_shared_support,
-    kl_reverse,
-    kl_within_rounding,
-    total_variation,
-)
-from hybrid.prob.excess import excess_loss, excess_with_noise
-from hybrid.prob.full_row import FullRow
-from hybrid.prob.mixture import ExpertRow, MixtureWeights, Reference, SelectionWeights, losses, mixture, selected
-from hybrid.prob.noise import (
-    UNMEASURED,
-    jensen_shannon_with_noise,
-    kl_with_noise,
-    total_variation_with_noise,
-)
-from hybrid.prob.readings import kl_shift, max_log_difference
-from hybrid.prob.relaxed import (
+from hybrid.prob.acceptance import (
     AcceptanceRule,
     AdditiveAcceptance,
     GreedyAcceptance,
@@ -46,11 +8,57 @@ from hybrid.prob.relaxed import (
     Row,
     TopMAcceptance,
     TypicalAcceptance,
+    accept_prob,
+    excess_loss,
+    excess_with_noise,
+    residual,
 )
-from hybrid.prob.shown import determined_distribution
-from hybrid.prob.terms import Interval
+from hybrid.prob.cells import Cells, Reach, Spelling, TextRow
+from hybrid.prob.certificates import (
+    DivergenceKind,
+    certificate,
+    cover_certificate,
+    favourite_certificate,
+    margin_certificate,
+    project_within_budget,
+    skip_certificate,
+    tree_certificate,
+    tree_margin_certificate,
+)
+from hybrid.prob.concepts import Partition, concept_kl
+from hybrid.prob.distribution import Dense, Floats, NotADistribution, TopK
+from hybrid.prob.divergence import (
+    UNMEASURED,
+    FullRow,
+    acceptance,
+    jensen_shannon,
+    jensen_shannon_with_noise,
+    kl,
+    kl_coarse,
+    kl_divergence,
+    kl_renormalised_on_shared_support,
+    kl_reverse,
+    kl_with_noise,
+    kl_within_rounding,
+    total_variation,
+    total_variation_with_noise,
+)
+from hybrid.prob.mixture import (
+    ExpertRow,
+    MixtureWeights,
+    Reference,
+    SelectionWeights,
+    ShownPair,
+    losses,
+    mixture,
+    pair_known,
+    pair_shown,
+    selected,
+)
+from hybrid.prob.readings import kl_shift, max_log_difference
+from hybrid.prob.terms import Interval, kl_in_boxes
 from hybrid.prob.truncated import kl_both_truncated
-from hybrid.prob.warp import warp
+from hybrid.prob.warp import determined_distribution, warp
 
 __all__ = [
     "UNMEASURED",

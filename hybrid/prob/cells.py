@@ -23,9 +23,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from hybrid.prob.boxes import kl_in_boxes
 from hybrid.prob.distribution import Dense, Floats, Ints, TopK
-from hybrid.prob.terms import Interval, forward
+from hybrid.prob.terms import Interval, forward, kl_in_boxes
 from hybrid.types import Divergence
 
 NOTHING: Mapping[bytes, Mapping[bytes, float]] = MappingProxyType({})

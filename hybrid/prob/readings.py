@@ -57,7 +57,7 @@ def kl_shift(first: Floats, second: Floats) -> float:
 def shift_as_noise(value: float, shift: float, offset: float) -> float:
     """Return the noise that moves a divergence of ``value`` or more at least as far as a shift of its root does.
 
-    ``prob.noise`` scales ``offset + sqrt(2 value)``, by which a step down takes more noise than a step up.
+    ``prob.divergence`` scales ``offset + sqrt(2 value)``, by which a step down takes more noise than a step up.
 
     >>> [round(shift_as_noise(value, 0.1, 2.0), 4) for value in (0.0, 0.5)]
     [0.0976, 0.0678]

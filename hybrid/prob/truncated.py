@@ -13,8 +13,7 @@ import numpy as np
 
 from hybrid.prob.distribution import Floats, TopK
 from hybrid.prob.divergence import log_mass, pooled_term
-from hybrid.prob.levels import REACH, bisect, fill_to_mass
-from hybrid.prob.terms import ROUNDING, forward
+from hybrid.prob.terms import REACH, ROUNDING, bisect, fill_to_mass, forward
 from hybrid.types import Divergence
 
 

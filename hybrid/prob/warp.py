@@ -11,7 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hybrid.prob.distribution import Dense, Floats, Ints
+from hybrid.prob.distribution import Dense, Floats, Ints, TopK
+from hybrid.prob.divergence import log_mass
+from hybrid.prob.terms import ROUNDING
 from hybrid.types import Sampling
 
 
@@ -68,3 +70,85 @@ def scatter(num_tokens: int, ids: Sequence[int] | Ints, logprobs: Floats | float
     laid = np.full(num_tokens, -np.inf)
     laid[ids] = logprobs
     return laid
+
+
+# The distribution that tokens are drawn from, where the top k of the raw one is enough to know it.
+#
+# The law. ``determined_distribution(TopK.from_dense(full, k), sampling, V)`` is ``warp(full, sampling)`` or None, for
+# every ``full``; it is not None where every completion of the tail would be warped alike
+# (``tests/prob/test_shown.py``).
+#
+# Why it can be known: temperature keeps the ranks, and min-p, top-k and top-p each keep a beginning of the ranking. It
+# is enough that this beginning lies within the tokens that certainly outrank all unseen ones, and that its end is
+# certain. A shown token as likely as the cap is not certain: an unseen one may tie with it and have the lower id. So
+# whoever cuts to the k best asks for one more.
+
+# Two log-probabilities closer than this may be one number computed twice, and so may a mass and what it is to reach.
+SLACK = 1e-9
+
+
+def determined_distribution(target: TopK, sampling: Sampling, num_tokens: int) -> Dense | None:
+    """Return what ``warp`` makes of the full distribution over ``num_tokens`` ids; None where the list leaves it open.
+
+    An appended actual token changes nothing, even where it proves its rank: whether a law is known must depend on the
+    position alone, or a sampler that takes another way where none is known would favour what was drafted.
+
+    >>> full = Dense.from_probs(np.array([0.5, 0.3, 0.1, 0.06, 0.04]))
+    >>> row = TopK.from_dense(full, 3)
+    >>> determined_distribution(row, Sampling(temperature=1.0, top_p=0.7), 5).probs.round(3).tolist()
+    [0.625, 0.375, 0.0, 0.0, 0.0]
+    >>> determined_distribution(row, Sampling(temperature=1.0, top_p=0.95), 5)
+    """
+    k = target.num_listed
+    target = TopK(target.ids[:k], target.logprobs[:k], target.cap, k)
+    num_tail = num_tokens - k
+    if int(target.ids.max()) >= num_tokens:
+        return None
+    # No unseen token is more likely than the cap, nor than all unseen ones together.
+    ceiling = min(target.cap, target.tail + ROUNDING) if num_tail else 0.0
+    sure = target.logprobs > log_mass(ceiling) + SLACK
+    if not sure.any():
+        return None
+    ids, logprobs = target.ids[sure], target.logprobs[sure]
+    if sampling.greedy:
+        return Dense(scatter(num_tokens, ids[np.lexsort((ids, -logprobs))[:1]], 0.0))
+    heated = apply_temperature(logprobs, sampling.temperature)
+    if not num_tail or 0 < sampling.top_k <= ids.size or _drops(sampling, ceiling, float(logprobs.max())):
+        return truncate(scatter(num_tokens, ids, heated), sampling)
+    order = np.lexsort((ids, -heated))
+    before = np.concatenate(([0.0], np.cumsum(np.exp(heated[order]))))
+    least, most = _totals(target, sampling.temperature, num_tail)
+    if sampling.min_p > 0.0 or 0 < sampling.top_k < num_tokens:
+        least = float(before[-1])  # what they leave of the others is not known here
+    fewest, num_kept = (
+        max(1, int(np.sum(before < sampling.top_p * total))) for total in (least * (1.0 - SLACK), most * (1.0 + SLACK))
+    )
+    if fewest < num_kept or num_kept > ids.size:
+        return None
+    kept = order[:num_kept]
+    return Dense.from_logits(scatter(num_tokens, ids[kept], heated[kept]))
+
+
+def _drops(sampling: Sampling, ceiling: float, best: float) -> bool:
+    """Whether min-p drops every token up to the probability ``ceiling``, beside a best log-probability."""
+    return sampling.min_p > 0.0 and log_mass(ceiling) + SLACK < best + sampling.temperature * log_mass(sampling.min_p)
+
+
+def _totals(target: TopK, temperature: float, num_tail: int) -> tuple[float, float]:
+    """Return the least and the most that all tokens may weigh after the temperature, in weights of the best one.
+
+    ``p ** (1 / temperature)`` is convex or concave: a tail of given mass weighs most or least where it is even, and the
+    other where it is heaped under the cap. Its mass is known up to rounding.
+    """
+    best = float(target.logprobs.max())
+
+    def weight(prob: float) -> float:
+        return float(np.exp(min(0.0, (log_mass(prob) - best) / temperature)))
+
+    def ends(mass: float) -> tuple[float, float]:
+        cap = max(target.cap, mass / num_tail)
+        full = int(mass / cap + 1e-12) if mass > 0.0 else 0
+        return full * weight(cap) + weight(mass - full * cap), num_tail * weight(mass / num_tail)
+
+    shown = float(np.exp(apply_temperature(target.logprobs, temperature)).sum())
+    return shown + min(ends(max(0.0, target.tail - ROUNDING))), shown + max(ends(target.tail + ROUNDING))

@@ -1,10 +1,7 @@
 """Where questions become model calls: the driver, its events, the client."""
 
-from hybrid.run.answer import Answer, Handoff, Timing, Token, Usage
-from hybrid.run.blocking import Client
-from hybrid.run.client import AsyncClient
-from hybrid.run.contexts import FurtherModel, LocalModel
-from hybrid.run.events import (
+from hybrid.record.answer import Answer, Handoff, Timing, Token, Usage
+from hybrid.record.events import (
     CheckAnswered,
     CloudRecovered,
     Degraded,
@@ -19,7 +16,10 @@ from hybrid.run.events import (
     Started,
     TokenEmitted,
 )
-from hybrid.run.spending import Spent
+from hybrid.record.spending import Spent
+from hybrid.run.blocking import Client
+from hybrid.run.client import AsyncClient
+from hybrid.run.contexts import FurtherModel, LocalModel
 
 __all__ = [
     "Answer",

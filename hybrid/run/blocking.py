@@ -13,12 +13,12 @@ from typing import Unpack
 
 from anyio.from_thread import BlockingPortal
 
-from hybrid.config import AnswerChoices, Settings
-from hybrid.run.answer import Answer
+from hybrid.record.answer import Answer
+from hybrid.record.conversation import Prompt
+from hybrid.record.events import Event, Finished, text_of
+from hybrid.record.spending import Spent
 from hybrid.run.client import AsyncClient
-from hybrid.run.conversation import Prompt
-from hybrid.run.events import Event, Finished, text_of
-from hybrid.run.spending import Spent
+from hybrid.settings.config import AnswerChoices, Settings
 from hybrid.spend import CapStatus
 
 

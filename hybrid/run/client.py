@@ -18,17 +18,19 @@ from functools import partial
 from typing import Any, Unpack
 
 from hybrid.cloud import Capabilities
-from hybrid.config import AnswerChoices, Settings, names_for
 from hybrid.defer import CriticNumbers
 from hybrid.engine import CursorContext
 from hybrid.errors import MissingCapability, UsageError, to_one_line
+from hybrid.pairs.profile import PairObserver, PairRecord
+from hybrid.pairs.timings import SpanTuner
 from hybrid.policy import SeededCoin
 from hybrid.prob import Partition
-from hybrid.run.answer import Answer
-from hybrid.run.answer_builder import AnswerBuilder
-from hybrid.run.chain import whole_chain
-from hybrid.run.chain_choice import ChainChooser
-from hybrid.run.client_status import ClientStatus
+from hybrid.record.answer import Answer
+from hybrid.record.answer_builder import AnswerBuilder
+from hybrid.record.conversation import Prompt, TextOrTurns, question_from, words_of
+from hybrid.record.events import Event, Finished, Publish, Started, text_of
+from hybrid.record.spending import CheckCostNote, CheckTimeNote, Spending, Spent
+from hybrid.run.chain import ChainChooser, whole_chain
 from hybrid.run.cloud_verifier import CloudVerifier, Connect, RowsWanted
 from hybrid.run.composition import (
     by_cloud_alone,
@@ -40,22 +42,18 @@ from hybrid.run.composition import (
     seeded,
     within_reach,
 )
-from hybrid.run.connecting import SharedConnection
+from hybrid.run.connecting import ClientStatus, SharedConnection
 from hybrid.run.contexts import LocalContexts, LocalModel
-from hybrid.run.conversation import Prompt, TextOrTurns, question_from, words_of
 from hybrid.run.deferral import AskedQuestion, BoundPlanner, PairSource, PlannerSource
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver
-from hybrid.run.events import Event, Finished, Publish, Started, text_of
 from hybrid.run.local_writers import AskedPrompt, local_writers, tell_names
-from hybrid.run.pair_record import PairObserver, PairRecord
 from hybrid.run.relaying import RelayedReply, Relayer
 from hybrid.run.retrying import BreakerConfig, EndpointHealth, RetryingCaller, RetryPolicy
-from hybrid.run.span_tuner import SpanTuner
-from hybrid.run.spending import CheckCostNote, CheckTimeNote, Spending, Spent
 from hybrid.run.text_rows import TextReader, TextRows, Writer
-from hybrid.setting_info import SettingPlace
-from hybrid.sources import choosing
+from hybrid.settings.config import AnswerChoices, Settings, names_for
+from hybrid.settings.setting_info import SettingPlace
+from hybrid.settings.sources import choosing
 from hybrid.spend import Account, AnswerBudget, CapStatus
 from hybrid.types import Ids, Sampling
 

@@ -19,12 +19,11 @@ from hybrid.cloud.translated import TranslatedCloud
 from hybrid.engine import Engine
 from hybrid.errors import CloudError, CloudFailure, CloudRefusal
 from hybrid.policy.requests import BudgetDenied, Check, NoAnswer, PendingToken, Scored, Span, Write, Wrote, ids
-from hybrid.run import events
-from hybrid.run.answer_builder import AnswerBuilder
+from hybrid.record import events
+from hybrid.record.answer_builder import AnswerBuilder
 from hybrid.run.open_request import RequestBilling, RequestDenied, WriteStream, failure_kind
 from hybrid.run.retrying import RetryingCaller
-from hybrid.run.verifier import RenderedPrompt, WorkWhileWaiting
-from hybrid.run.vocabulary_check import VocabularyCheck
+from hybrid.run.verifier import RenderedPrompt, VocabularyCheck, WorkWhileWaiting
 from hybrid.spend import AnswerBudget
 from hybrid.types import DegradedKind, Ids, Sampling
 

@@ -12,17 +12,17 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from hybrid.cloud import Capabilities
-from hybrid.config import Settings
 from hybrid.errors import UsageError
-from hybrid.model_names import BUNDLED, NAMED
 from hybrid.policy import PRESETS, Policy, PolicyOptions, choices_without_effect, parse_policy, preset
 from hybrid.policy.concepts import Concepts
 from hybrid.policy.loop import TO_THE_END
 from hybrid.policy.planning import Planner
 from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
-from hybrid.policy_choices import MOST_SPAN, DeferralChoices, PolicyChoices
 from hybrid.run.driver import Recording
-from hybrid.sources import choosing
+from hybrid.settings.config import Settings
+from hybrid.settings.names import BUNDLED, NAMED
+from hybrid.settings.policy_choices import MOST_SPAN, DeferralChoices, PolicyChoices
+from hybrid.settings.sources import choosing
 from hybrid.types import Sampling
 
 # Endpoints take seeds of so many bits.

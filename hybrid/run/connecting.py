@@ -10,12 +10,34 @@ such an answer is asked for by messages, over a second connection; every other p
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
-from hybrid.config import Settings
 from hybrid.errors import CloudError, MissingCapability, NotAnApi, UsageError, VocabularyMismatch
 from hybrid.policy import ABILITY_TEXT, PRESETS, Policy
 from hybrid.run.cloud_verifier import Connect, Connection
 from hybrid.run.composition import keeps_whole, policy_of, sampling_of, with_parts, within_reach
+from hybrid.run.retrying import BreakerState
+from hybrid.settings.config import Settings
+
+# How a client stands at a moment: its contexts, its line, its endpoint.
+
+
+@dataclass(frozen=True)
+class ClientStatus:
+    """How a client stands at a moment.
+
+    ``busy`` of its ``contexts`` are lent, and ``queued`` questions wait for one. ``breaker_left_s``: until the endpoint
+    is asked again. ``drifts``: whether drafts of a pair that were kept are turned down far more often than expected;
+    None: nothing is learned, so that nobody watches.
+    """
+
+    contexts: int
+    busy: int
+    queued: int
+    breaker: BreakerState
+    breaker_left_s: float
+    drifts: bool | None
+
 
 OTHER_WORDS = "compares token with token, and the cloud model has another vocabulary"
 

@@ -13,35 +13,26 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
-from hybrid.config import Settings
 from hybrid.defer import CriticNumbers
 from hybrid.engine import MEND_CONTEXT, ContextPool, Cursor, CursorContext, Engine, Interrupted, IsCancelled, Worker
 from hybrid.errors import ContextOverflow, UsageError
+from hybrid.partitions.partition_file import no_partition
 from hybrid.policy import Policy
 from hybrid.policy.concepts import Concepts
 from hybrid.policy.planning import Planner
 from hybrid.prob import Partition
-from hybrid.run.conversation import TextOrTurns, turns_of
-from hybrid.run.critic import CursorCritic
-from hybrid.run.events import Publish, Queued
-from hybrid.run.expert_record import ExpertRecord
-from hybrid.run.experts import ExpertCursor
+from hybrid.record.conversation import TextOrTurns, turns_of
+from hybrid.record.events import Publish, Queued
+from hybrid.run.drafting import CursorCritic
+from hybrid.run.experts import ExpertCursor, ExpertRecord
 from hybrid.run.known_families import KnownFamilies
 from hybrid.run.verifier import RenderedPrompt
+from hybrid.settings.config import Settings
 from hybrid.types import Ids, Message
-
-NO_CONCEPTS = (
-    "nobody knows which tokens of the local vocabulary say the same: `hybrid concepts build` finds out, and keeps it"
-)
 
 
 def no_files() -> None:
     """There are no files that could change."""
-
-
-def no_partition() -> Partition:
-    """Raise UsageError: nobody knows which tokens of the vocabulary say the same."""
-    raise UsageError(NO_CONCEPTS)
 
 
 @dataclass(frozen=True)

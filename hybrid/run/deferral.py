@@ -24,24 +24,21 @@ from typing import Protocol, get_args
 import numpy as np
 
 from hybrid.cloud import Capabilities
-from hybrid.config import Settings
 from hybrid.defer import DEFAULT_JUDGE, floor_coin
-from hybrid.defer.floor import FLOOR
-from hybrid.defer.pacing import worth_factor
-from hybrid.defer.risk import KEEP_NOTHING
+from hybrid.defer.dials import FLOOR, KEEP_NOTHING, worth_factor
 from hybrid.errors import UsageError
-from hybrid.model_names import NAMED
+from hybrid.pairs.knowledge import OutcomeListener, PairKnowledge, read_knowledge
+from hybrid.pairs.profile import PairFacts
+from hybrid.pairs.timings import EndpointTerms, block_tokens
 from hybrid.policy.compose import judge_name
 from hybrid.policy.gates import number_text
 from hybrid.policy.plan import UNKNOWN_WORTH, WORTH, Worth
 from hybrid.policy.planning import Planner
-from hybrid.policy_choices import USD
+from hybrid.record.events import Event
 from hybrid.run.composition import policy_of
-from hybrid.run.endpoint_terms import EndpointTerms, block_tokens
-from hybrid.run.events import Event
-from hybrid.run.outcomes import OutcomeListener
-from hybrid.run.pair_facts import PairFacts
-from hybrid.run.pair_knowledge import PairKnowledge, read_knowledge
+from hybrid.settings.config import Settings
+from hybrid.settings.names import NAMED
+from hybrid.settings.policy_choices import USD
 from hybrid.spend import AskPrices, CapStatus, Price, TokenTimes, usd_to_nanousd
 from hybrid.types import Ability, Ids
 

@@ -1,7 +1,7 @@
 """The driver: steps a policy's loop and answers each of its requests.
 
 Who does what. ``hybrid.policy.loop`` decides and asks. The drafter (``run.drafting``) answers a ``Draft`` on the
-engine's thread, where a chain's larger local models (``run.local_verifier``) answer a ``Check`` at their level; the
+engine's thread, where a chain's larger local models (``run.verifier``) answer a ``Check`` at their level; the
 verifier (``run.verifier``) answers the others and a ``Write``. The driver shows what is emitted, reads
 along while the verifier writes, looks ahead while a check is under way, and publishes one stream of events. It makes no
 decision about text and knows neither money nor the network.
@@ -44,12 +44,11 @@ from hybrid.policy.requests import (
     ids,
 )
 from hybrid.prob import FullRow, TopK
-from hybrid.run import events
-from hybrid.run.answer import Answer
-from hybrid.run.answer_builder import AnswerBuilder
+from hybrid.record import events
+from hybrid.record.answer import Answer
+from hybrid.record.answer_builder import AnswerBuilder
 from hybrid.run.drafting import Drafter
-from hybrid.run.local_verifier import LocalVerifier
-from hybrid.run.verifier import RenderedPrompt, Verifier
+from hybrid.run.verifier import LocalVerifier, RenderedPrompt, Verifier
 from hybrid.types import Ids
 
 T = TypeVar("T")

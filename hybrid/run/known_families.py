@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from hybrid.defer import Familiarity
-from hybrid.run.calibrations import SHIPPED
-from hybrid.run.conversation import TextOrTurns, last_question, words_of
+from hybrid.pairs.calibrations import SHIPPED
+from hybrid.record.conversation import TextOrTurns, last_question, words_of
 from hybrid.tasks import FAMILIES, wordings
 
 # The novelty (``Familiarity.novelty``) from which a question is of none of the families: chosen on 4,200 problems of

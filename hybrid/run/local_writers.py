@@ -6,19 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hybrid.cloud import Capabilities
-from hybrid.config import Settings
 from hybrid.engine import CursorContext
 from hybrid.policy import Policy, SeededCoin, exact_stages, with_stages
 from hybrid.policy.concepts import Concepts
-from hybrid.run.answer_builder import AnswerBuilder
+from hybrid.record.answer_builder import AnswerBuilder
+from hybrid.record.conversation import TextOrTurns
 from hybrid.run.chain import Chain, cursors_of
 from hybrid.run.composition import sampling_of
 from hybrid.run.contexts import LocalContexts
-from hybrid.run.conversation import TextOrTurns
 from hybrid.run.drafting import Drafter
 from hybrid.run.experts import ExpertCursor
-from hybrid.run.local_verifier import LocalVerifier
-from hybrid.run.verifier import RenderedPrompt
+from hybrid.run.verifier import LocalVerifier, RenderedPrompt
+from hybrid.settings.config import Settings
 from hybrid.types import Ids
 
 

@@ -26,8 +26,8 @@ from dataclasses import replace
 from hybrid.cloud import Chunk
 from hybrid.cloud.port import usage_after_failure
 from hybrid.errors import BadReply, CloudError, CloudRefusal, MissingCapability
-from hybrid.run import events
-from hybrid.run.answer_builder import AnswerBuilder
+from hybrid.record import events
+from hybrid.record.answer_builder import AnswerBuilder
 from hybrid.spend import AnswerBudget, CapScope, Denial, Grant, as_usd
 from hybrid.types import NO_USAGE, CloudUsage, DegradedKind, Ids, num_shared
 

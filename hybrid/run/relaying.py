@@ -24,16 +24,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hybrid.cloud.bounds import parse
-from hybrid.cloud.completion_limit import limit_name, most_completion
 from hybrid.cloud.dialects.chat import CHAT
 from hybrid.cloud.dialects.reading import fields_of, read_usage
 from hybrid.cloud.port import final_usage
 from hybrid.cloud.prompt_bounds import CountedAnswer, PromptCounts
 from hybrid.cloud.relay_bounds import LIMITS, bounded_prompt, limit_of, num_choices, whole_counts, worst_case
-from hybrid.cloud.reply_floor import ReplyFloor
+from hybrid.cloud.reply_floor import ReplyFloor, limit_name, most_completion
 from hybrid.errors import BadReply, CloudError, CloudRefusal, QueueFull, UsageError
-from hybrid.run.answer_builder import AnswerBuilder
-from hybrid.run.events import Publish
+from hybrid.record.answer_builder import AnswerBuilder
+from hybrid.record.events import Publish
 from hybrid.run.open_request import SHORTENED, OpenRequest, RequestBilling, RequestDenied
 from hybrid.run.retrying import EndpointHealth, RetryingCaller
 from hybrid.spend import Account, AnswerBudget

@@ -8,27 +8,26 @@ from pathlib import Path
 from typing import Any, cast
 
 from hybrid.cloud import Capabilities
-from hybrid.config import Settings
 from hybrid.engine import Cursor, Worker
 from hybrid.errors import UsageError
 from hybrid.policy import SeededCoin, exact_stages, with_stages
 from hybrid.policy.concepts import Concepts
 from hybrid.policy.planning import Planner
-from hybrid.policy_choices import PolicyChoices
-from hybrid.run.answer import Answer
-from hybrid.run.answer_builder import AnswerBuilder
+from hybrid.record.answer import Answer
+from hybrid.record.answer_builder import AnswerBuilder
+from hybrid.record.events import Publish
 from hybrid.run.cloud_verifier import CloudVerifier, Connection, RowsWanted
 from hybrid.run.composition import check_effect, most_tokens, policy_of, sampling_of
 from hybrid.run.deferral import AskedQuestion, PairSource
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver
-from hybrid.run.events import Publish
 from hybrid.run.experts import ExpertCursor
-from hybrid.run.local_verifier import LocalVerifier
 from hybrid.run.replay_trace import ReplayCloud, ReplayCritic, ReplayCursor, ReplayTrace
 from hybrid.run.retrying import EndpointHealth, RetryingCaller
-from hybrid.run.verifier import RenderedPrompt
-from hybrid.sources import choosing, load
+from hybrid.run.verifier import LocalVerifier, RenderedPrompt
+from hybrid.settings.config import Settings
+from hybrid.settings.policy_choices import PolicyChoices
+from hybrid.settings.sources import choosing, load
 from hybrid.spend import Account, MemoryLedger, Price
 
 

@@ -30,13 +30,14 @@ from hybrid.cloud import (
 from hybrid.defer import CriticNumbers
 from hybrid.engine import IsCancelled, ThoughtMarks
 from hybrid.errors import HybridError, UsageError
-from hybrid.line_file import open_regular
 from hybrid.policy.planning import Planner
 from hybrid.policy.requests import Span, ids
 from hybrid.prob import Dense, Partition, Spelling, TopK
-from hybrid.run.events import READ_VERSIONS, SpanCritiqued, key_of, unpacked
-from hybrid.run.experts import Mixing, RecordedExpert
-from hybrid.run.row_json import row_from_json
+from hybrid.record.answer import Mixing, RecordedExpert
+from hybrid.record.events import SpanCritiqued, key_of, unpacked
+from hybrid.record.recorded_events import check_header, groups_from_json
+from hybrid.record.row_json import row_from_json
+from hybrid.store.line_file import open_regular
 from hybrid.types import CloudUsage, Ids, Sampling
 
 
@@ -162,28 +163,6 @@ class ReplayTrace:
                 self.rowless.add(drawn)
             if line.get("cut"):
                 self.cut.add(drawn)
-
-
-def check_header(line: str, path: Path) -> None:
-    """Raise UsageError for another first line than a trace's, or one of a version that is not read."""
-    try:
-        header = json.loads(line)
-    except (ValueError, RecursionError):
-        header = None
-    version = header.get("trace") if isinstance(header, dict) else None
-    if version in READ_VERSIONS:
-        return
-    which = f"{', '.join(map(str, READ_VERSIONS[:-1]))} or {READ_VERSIONS[-1]}"
-    if isinstance(version, int):
-        msg = f"{path} is a trace of version {version}, not {which}: record it again with --trace FILE --trace-rows"
-    else:
-        msg = f"{path} is no trace: record one with --trace FILE --trace-rows"
-    raise UsageError(msg)
-
-
-def groups_from_json(groups: list[list[int]] | None) -> tuple[Ids, ...] | None:
-    """Read the tokens that say the same. Raises TypeError or ValueError for what is none."""
-    return None if groups is None else tuple(tuple(map(int, group)) for group in groups)
 
 
 class ReplayCursor:

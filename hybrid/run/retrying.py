@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, TypeVar
 
 from hybrid.errors import CloudError, CloudFailure, FailureKind, Unreachable
-from hybrid.run import events
+from hybrid.record import events
 
 T = TypeVar("T")
 Attempt: TypeAlias = Callable[[], Awaitable[T]]

@@ -17,22 +17,19 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 
-from hybrid.config import AnswerChoices
 from hybrid.errors import HybridError, to_one_line
+from hybrid.record.answer import Answer
+from hybrid.record.events import Event, Finished, Started, text_of, thoughts_of
 from hybrid.run import AsyncClient
-from hybrid.run.answer import Answer
 from hybrid.run.composition import SEED_BITS
-from hybrid.run.events import Event, Finished, Started, text_of, thoughts_of
-from hybrid.serve.api_error import ApiError
 from hybrid.serve.asked import Asked, Read, object_of, read_chat, read_completion
-from hybrid.serve.body import listed
-from hybrid.serve.errors import api_error, internal_error, reason_of
+from hybrid.serve.body import Pace, listed
+from hybrid.serve.errors import ApiError, api_error, internal_error, reason_of
 from hybrid.serve.listening import Listening, Sender, ended, pinged
-from hybrid.serve.logprobs import RowKeeper, TokenScore
-from hybrid.serve.pace import Pace
 from hybrid.serve.relay import relay_reply
-from hybrid.serve.replies import Mode, Shape, TextShape, own_of, usage_of
+from hybrid.serve.replies import Mode, RowKeeper, Shape, TextShape, TokenScore, own_of, usage_of
 from hybrid.serve.served import Served
+from hybrid.settings.config import AnswerChoices
 
 # A watch is told this of an answer whose caller has left.
 LEFT = "left"

@@ -12,11 +12,9 @@ from starlette.routing import Route
 
 from hybrid.errors import HybridError, to_one_line
 from hybrid.serve import answering, monitor
-from hybrid.serve.api_error import ApiError
-from hybrid.serve.errors import api_error, internal_error
+from hybrid.serve.errors import ApiError, api_error, internal_error
 from hybrid.serve.guard import Guard
-from hybrid.serve.model_names import NAMES, model_card, policy_named
-from hybrid.serve.served import Served
+from hybrid.serve.served import NAMES, Served, model_card, policy_named
 
 CHAT, COMPLETIONS, MODELS = "/v1/chat/completions", "/v1/completions", "/v1/models"
 # What callers look for that is not here, and what is there in its place.

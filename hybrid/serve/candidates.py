@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hybrid.prob import Dense, TopK
-from hybrid.run.events import Rows
+from hybrid.record.events import Rows
 from hybrid.types import Ids
 
 # How many of a model's likeliest tokens are shown at a place.

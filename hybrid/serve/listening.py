@@ -17,8 +17,7 @@ from typing import Any
 from starlette.types import Message, Receive, Scope, Send
 
 from hybrid.errors import HybridError
-from hybrid.serve.api_error import ApiError
-from hybrid.serve.errors import api_error, internal_error
+from hybrid.serve.errors import ApiError, api_error, internal_error
 
 # A caller that hears nothing for so long is told that the connection lives.
 PING_S = 10.0

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,17 +28,16 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from hybrid.errors import escape_controls
+from hybrid.record.conversation import Prompt
+from hybrid.record.events import Finished, Started
+from hybrid.record.recorded_events import RecordedAnswer
 from hybrid.run import Event
-from hybrid.run.conversation import Prompt
-from hybrid.serve.answer_log import AnswerLog, AskedAnswer
+from hybrid.serve.answer_log import LEFT, AnswerLog, AskedAnswer
 from hybrid.serve.errors import tell
-from hybrid.serve.feed import Follower
-from hybrid.serve.guard import shows_key
-from hybrid.serve.metrics import CONTENT_TYPE, metrics
-from hybrid.serve.page_key import PageKey
-from hybrid.serve.reducer import MonitorState
+from hybrid.serve.guard import PageKey, shows_key
+from hybrid.serve.metrics import CONTENT_TYPE, FRESH_S, StandingReader, metrics
+from hybrid.serve.reducer import Follower, MonitorState
 from hybrid.serve.served import Served, ServeOptions
-from hybrid.serve.standing import FRESH_S, StandingReader
 
 # A page is told what is new at most so often: faster than anybody reads.
 TICK_S = 0.05
@@ -293,3 +293,28 @@ def recorded_page(title: str, told: dict[str, Any]) -> str:
     policy = f"default-src 'none'; {own}; img-src data:"
     inline = {name: Markup(text) for name, text in texts.items()}  # noqa: S704  (files of this package)
     return _templates().get_template("monitor.html").render(title=title, recorded=told, policy=policy, **inline)
+
+
+# A recorded answer under the monitor's own reducer, and as its page: one file, without a server and a request.
+
+
+def recorded_state(path: Path) -> tuple[MonitorState, AnswerLog]:
+    """Fold a trace file. Raises UsageError with one sentence for anything else."""
+    recorded = RecordedAnswer.read(path)
+    state, finished = MonitorState(shows_texts=True), False
+    turns = None if recorded.prompt is None else [{"role": "prompt", "content": recorded.prompt}]
+    log = state.begin(AskedAnswer(path.name, "recorded", None, turns))
+    for event in recorded.events():
+        state.hear(log, event)
+        if isinstance(event, Started):
+            log.head["model"] = event.policy
+        finished = finished or isinstance(event, Finished)
+    state.end(log, None if finished else LEFT)
+    return state, log
+
+
+def recorded_html(path: Path) -> str:
+    """Return a trace file as one page. Raises UsageError."""
+    state, _ = recorded_state(path)
+    told = Follower(state).news() | {"snapshot": True, "texts": True, "standing": None}
+    return recorded_page(f"hybrid trace: {path.name}", told)

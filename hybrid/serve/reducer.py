@@ -14,8 +14,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from hybrid.run.answer import Answer, Token
-from hybrid.run.events import (
+from hybrid.record.answer import Answer, Token
+from hybrid.record.events import (
     CheckAnswered,
     CloudRecovered,
     Degraded,
@@ -27,8 +27,7 @@ from hybrid.run.events import (
     SpanDrafted,
     TokenEmitted,
 )
-from hybrid.serve.answer_log import REASONS, AnswerLog, AskedAnswer
-from hybrid.serve.requests_cost import RequestsCost
+from hybrid.serve.answer_log import REASONS, AnswerLog, AskedAnswer, RequestsCost
 from hybrid.types import CloudUsage
 
 # So many finished answers are shown; under way are as many as there are contexts and places in the queue.
@@ -238,3 +237,55 @@ def reason_class(reason: str) -> str:
     'KL # nats, above #'
     """
     return re.sub(r"[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?", "#", reason) or "no reason"
+
+
+# What a page is told: first everything, then what changed, each page at its own pace.
+#
+# A page keeps its place in the state and is sent what is new since, so that nothing piles up for a slow one. The laws
+# (``tests/serve/test_feed.py``): whoever applies all changes from the beginning has the state, however many events lie
+# between two looks; and gets no place of it twice.
+
+_LISTS = ("tokens", "requests", "spans")
+
+
+@dataclass
+class _Seen:
+    """How far a page has seen one answer."""
+
+    log: AnswerLog
+    version: int = 0
+    changes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_LISTS, 0))
+
+
+class Follower:
+    """One page's place in the state."""
+
+    def __init__(self, state: MonitorState) -> None:
+        """Begin with nothing seen."""
+        self._state = state
+        self._seen: dict[str, _Seen] = {}
+        self._totals = -1
+
+    def news(self) -> dict[str, Any]:
+        """Return what is new since the last call: ``answers`` in parts, those that are ``gone``, and ``totals``."""
+        answers = self._state.answers
+        gone = [name for name, seen in self._seen.items() if answers.get(name) is not seen.log]
+        for name in gone:
+            del self._seen[name]
+        found: dict[str, Any] = {"gone": gone} if gone else {}
+        parts = [part for log in answers.values() if (part := self._part(log))]
+        found |= {"answers": parts} if parts else {}
+        if self._totals != self._state.totals.version:
+            self._totals = self._state.totals.version
+            found["totals"] = self._state.totals.to_json()
+        return found
+
+    def _part(self, log: AnswerLog) -> dict[str, Any]:
+        seen = self._seen.setdefault(log.id, _Seen(log))
+        part: dict[str, Any] = {}
+        if seen.version != log.version:
+            seen.version, part["head"] = log.version, log.head
+        for name in _LISTS:
+            new, seen.changes[name] = getattr(log, name).since(seen.changes[name])
+            part |= {name: new} if new else {}
+        return {"id": log.id, **part} if part else {}

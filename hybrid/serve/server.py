@@ -20,14 +20,14 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from hybrid.config import Settings
 from hybrid.ending_signals import ending_signals, handled
 from hybrid.errors import UsageError
-from hybrid.file_system import WINDOWS
 from hybrid.run import AsyncClient
 from hybrid.serve.app import make_app
 from hybrid.serve.monitor import Monitor
 from hybrid.serve.served import Served, ServeOptions
+from hybrid.settings.config import Settings
+from hybrid.store.files import WINDOWS
 
 GRACE_S = 5
 # How long a request's line and headers may take: who sends them by drops holds a connection, and nothing else.

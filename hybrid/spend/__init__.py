@@ -3,10 +3,8 @@
 The ledger in a file is a package of its own, ``hybrid.spend.durable``: a policy that reads a price needs no SQLite.
 """
 
-from hybrid.spend.answer_budget import Account, AnswerBudget, Grant
-from hybrid.spend.ask_prices import AskPrices, TokenTimes
-from hybrid.spend.bill import Bill, as_times, bill
-from hybrid.spend.break_even import CheckRates, as_percent
+from hybrid.spend.answer_budget import Account, AnswerBudget, Bill, Grant, as_times, bill
+from hybrid.spend.ask_prices import AskPrices, CheckRates, TokenTimes, as_percent
 from hybrid.spend.ledger import (
     STORED_CAP_LEVELS,
     CapScope,

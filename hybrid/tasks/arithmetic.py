@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 
 from hybrid.tasks import column
-from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel
-from hybrid.tasks.wording import Wording
+from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel, Wording
 
 WORDING = Wording()
 ASK = ("What is {}?", "Compute {}.", "Calculate {}.", "Work out {}.")

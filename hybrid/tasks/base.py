@@ -5,8 +5,7 @@ The hardest level has bases above ten, whose digits go on with letters: a model 
 
 from __future__ import annotations
 
-from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel
-from hybrid.tasks.wording import Wording
+from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel, Wording
 
 DIGITS = "0123456789ABCDEF"
 WORDING = Wording()

@@ -6,8 +6,7 @@ The hardest level has a bracket to multiply out first: the typical mistake stops
 from __future__ import annotations
 
 from hybrid.tasks import polynomial
-from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel
-from hybrid.tasks.wording import Wording
+from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel, Wording
 
 WORDING = Wording()
 ASK = ("Differentiate {}.", "What is the derivative of {}?", "Find the derivative of {}.")

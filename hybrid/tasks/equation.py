@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 
-from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel
-from hybrid.tasks.wording import Wording
+from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel, Wording
 
 WORDING = Wording(
     closings=("So", "The solution is", "Hence", "This gives"),

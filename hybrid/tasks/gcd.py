@@ -7,8 +7,7 @@ that never saw three is done after two.
 from __future__ import annotations
 
 from hybrid.tasks import column
-from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel
-from hybrid.tasks.wording import Wording
+from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel, Wording
 
 WORDING = Wording()
 ASK = ("What is the greatest common divisor of {}?", "Find the gcd of {}.", "gcd of {}?")

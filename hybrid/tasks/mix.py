@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hybrid.tasks import facts
-from hybrid.tasks.fact_table import FACTS
+from hybrid.tasks.facts import FACTS
 from hybrid.tasks.families import FAMILIES
 from hybrid.tasks.problem import Problem, Rng, Split, TaskFamily, split_of
 

@@ -8,8 +8,7 @@ second: a model that never saw it answers with the first.
 
 from __future__ import annotations
 
-from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel
-from hybrid.tasks.wording import Wording
+from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel, Wording
 
 NAMES = ("Tom", "Ana", "Sam", "Lea", "Max", "Eva", "Ben", "Mia", "Leo", "Zoe", "Tim", "Ida")
 # More, less, most, least.

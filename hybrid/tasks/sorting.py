@@ -5,8 +5,7 @@ The hardest level asks for the other direction: a model that never saw it sorts 
 
 from __future__ import annotations
 
-from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel
-from hybrid.tasks.wording import Wording
+from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel, Wording
 
 WORDING = Wording()
 ASK = ("Sort {}.", "Sort from low to high: {}.", "Put in order, smallest first: {}.")

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 
-from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel
-from hybrid.tasks.wording import Wording, draw
+from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel, Wording, draw
 
 # Larger unit, smaller unit, how many of the latter.
 METRIC = (

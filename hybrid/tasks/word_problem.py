@@ -6,8 +6,7 @@ that never saw one makes a step of it.
 
 from __future__ import annotations
 
-from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel
-from hybrid.tasks.wording import Wording, draw
+from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel, Wording, draw
 
 NAMES = ("Tom", "Ana", "Sam", "Lea", "Max", "Eva", "Ben", "Mia", "Leo", "Zoe", "Tim", "Ida")
 ITEMS = ("apples", "books", "coins", "pens", "cards", "shells", "stamps", "keys")

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybrid.defer import CriticNumbers, DraftSignals
-from hybrid.defer.labels import LabelledDraft, LabelledQuestion
+from hybrid.defer.outcome import LabelledDraft, LabelledQuestion
 from hybrid.defer.packed import read_number
 from hybrid.defer.signals import OF_TOKENS
 from hybrid.errors import UsageError
@@ -38,7 +38,7 @@ from hybrid.prob import (
     total_variation,
     tree_certificate,
 )
-from hybrid.prob.relaxed import top_probs
+from hybrid.prob.acceptance import top_probs
 from hybrid.run.text_rows import TextRows, Writer
 
 # The share that the preset relaxed asks for; three tokens, as many as a tree of drafts may offer at a position.

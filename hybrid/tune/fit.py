@@ -32,6 +32,7 @@ from hybrid.defer import (
 )
 from hybrid.defer.features import draft_numbers, question_numbers, token_buckets, token_features, token_numbers
 from hybrid.defer.learned import (
+    BoostedTrees,
     ExcessLine,
     LearnedScore,
     draft_log_odds,
@@ -40,9 +41,7 @@ from hybrid.defer.learned import (
     read_by,
     recalibrated_chance,
 )
-from hybrid.defer.linear import LinearModel, Scale
-from hybrid.defer.logistic import SparseRows, fit_logistic, fit_ridge
-from hybrid.defer.trees import BoostedTrees
+from hybrid.defer.logistic import LinearModel, Scale, SparseRows, fit_logistic, fit_ridge
 from hybrid.errors import UsageError
 from hybrid.prob import Floats
 

@@ -14,10 +14,8 @@ from hybrid.spend import as_percent
 from hybrid.spend.price import NANOUSD_PER_USD
 from hybrid.tasks.statistics import Estimate
 from hybrid.tune.bought import CERTIFICATES
-from hybrid.tune.calibrating import CalibratedPair, JudgeBreakEven
-from hybrid.tune.diagnosis import DRAFTS, LEVELS, Quantiles
-from hybrid.tune.drafters import choose_drafter, nats_left
-from hybrid.tune.quality import auroc, ece, reason_of_loss
+from hybrid.tune.calibrating import CalibratedPair, JudgeBreakEven, choose_drafter, nats_left
+from hybrid.tune.diagnosis import DRAFTS, LEVELS, Quantiles, auroc, ece, reason_of_loss
 
 UNDEFINED = "-"
 _MEASURES = {

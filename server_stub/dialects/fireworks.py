@@ -15,12 +15,10 @@ from typing import Literal
 from pydantic import Field
 
 from server_stub import wire
-from server_stub.ask import Ask, Scoring
+from server_stub.ask import Ask, Row, Scoring
 from server_stub.bodies import Prompts, Sampled, each, parse
-from server_stub.dialects.openai_legacy import models
-from server_stub.dialects.texts import Texts
+from server_stub.dialects.openai_legacy import Texts, models
 from server_stub.exchange import Answer, Exchange, Family
-from server_stub.rows import Row
 from server_stub.served import Served
 from server_stub.wire import Json, WireError, number
 

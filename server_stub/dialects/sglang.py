@@ -25,10 +25,9 @@ import time
 
 from pydantic import Field
 
-from server_stub.ask import Ask, Scoring
+from server_stub.ask import Ask, Row, Scoring
 from server_stub.bodies import Body, parse
 from server_stub.exchange import Answer, Exchange, Family, detail
-from server_stub.rows import Row
 from server_stub.served import Served
 from server_stub.wire import Json, Killed, WireError, refusing
 

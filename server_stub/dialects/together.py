@@ -15,10 +15,9 @@ import time
 from pydantic import Field
 
 from server_stub import wire
-from server_stub.ask import Scoring
+from server_stub.ask import Row, Scoring
 from server_stub.bodies import Sampled, parse
 from server_stub.exchange import Answer, Exchange, Family
-from server_stub.rows import Row
 from server_stub.served import Served
 from server_stub.wire import Json, WireError
 

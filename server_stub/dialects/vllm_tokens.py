@@ -25,12 +25,11 @@ import numpy as np
 from pydantic import Field
 
 from server_stub import wire
-from server_stub.ask import Ids, Scoring
+from server_stub.ask import NO_TOKEN, Ids, Scoring
 from server_stub.bodies import Body, Sampled, StreamOptions, parse
 from server_stub.completion import Step
-from server_stub.dialects.vllm_words import check_counts, check_ids, invalid, usage
+from server_stub.dialects.vllm_completions import check_counts, check_ids, invalid, usage
 from server_stub.exchange import Answer, Exchange
-from server_stub.rows import NO_TOKEN
 from server_stub.served import Served
 from server_stub.wire import Json, Killed, WireError, number, refusing
 

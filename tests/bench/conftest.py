@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from hybrid.bench import demo
-from hybrid.bench.arms import Trial
-from hybrid.bench.comparison import Comparison, Plan
-from hybrid.run.answer import Answer, Timing, Token, Usage, handoffs
+from hybrid.lab import demo
+from hybrid.lab.arms import Comparison, Plan, Trial
+from hybrid.record.answer import Answer, Timing, Token, Usage, handoffs
 from hybrid.spend import Bill
 from hybrid.tasks import FAMILIES, Problem
 

@@ -9,11 +9,10 @@ import pytest
 from cases import each_of
 
 from hybrid.assemble import BUNDLED_LOCAL
-from hybrid.bench.arms import GRADERS, LARGE, SMALL, Arm, run_arms
-from hybrid.bench.comparison import draw_balanced
-from hybrid.bench.demo import AUTO, DOUBT, KL
 from hybrid.engine.identity import identify
-from hybrid.run.calibrations import calibration_for, keep_calibration
+from hybrid.lab.arms import GRADERS, LARGE, SMALL, Arm, draw_balanced, run_arms
+from hybrid.lab.demo import AUTO, DOUBT, KL
+from hybrid.pairs.calibrations import calibration_for, keep_calibration
 
 pytestmark = pytest.mark.slow
 

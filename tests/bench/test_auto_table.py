@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from cases import each_of
 
-from hybrid.bench.arms import Arm
-from hybrid.bench.experiments.auto_plot import auto_svg
-from hybrid.bench.experiments.auto_suite import Fitted
-from hybrid.bench.experiments.auto_table import WANTED, AutoTable, default_answers
-from hybrid.bench.experiments.auto_trial import PLANNED_SETTINGS, AutoRule, AutoSection, CalibrationPrices
-from hybrid.bench.experiments.problem_report import problem_report
-from hybrid.bench.experiments.section import CLOUD, LOCAL
-from hybrid.bench.experiments.tariffs import PRICES, SETTINGS, ask_prices
 from hybrid.defer import Calibration, PriorScore
+from hybrid.lab.arms import Arm
+from hybrid.lab.experiments.auto_suite import Fitted
+from hybrid.lab.experiments.auto_table import WANTED, AutoTable, default_answers
+from hybrid.lab.experiments.auto_trial import PLANNED_SETTINGS, AutoRule, AutoSection, CalibrationPrices
+from hybrid.lab.experiments.plot import auto_svg
+from hybrid.lab.experiments.problem_report import problem_report
+from hybrid.lab.experiments.section import CLOUD, LOCAL
+from hybrid.lab.experiments.tariffs import PRICES, SETTINGS, ask_prices
 from hybrid.tasks.statistics import auroc
 
 NUM = 120

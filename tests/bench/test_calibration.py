@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from hybrid.bench.calibration import ARMS, SWEEP, choose_arms, is_shipped, to_json
-from hybrid.bench.demo import DOUBT, KL
-from hybrid.run.answer import Token
+from hybrid.lab.calibration import ARMS, SWEEP, choose_arms, is_shipped, to_json
+from hybrid.lab.demo import DOUBT, KL
+from hybrid.record.answer import Token
 
 RIGHT = {arm.name: "0" * 10 for arm in ARMS} | {"large": "1" * 10}
 

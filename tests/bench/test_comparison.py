@@ -9,11 +9,10 @@ from collections import Counter
 import pytest
 from cases import each
 
-from hybrid.bench.arms import Trial
-from hybrid.bench.comparison import MOST_PROBLEMS, bill_to_json, draw_balanced, estimate_to_json, fingerprints
-from hybrid.bench.demo import KL
 from hybrid.errors import UsageError
-from hybrid.run.answer import Token
+from hybrid.lab.arms import MOST_PROBLEMS, Trial, bill_to_json, draw_balanced, estimate_to_json, fingerprints
+from hybrid.lab.demo import KL
+from hybrid.record.answer import Token
 from hybrid.tasks import FAMILIES, split_of
 from hybrid.tasks.statistics import Estimate
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from cases import each
 
-from hybrid.bench.demo import ARMS, DOUBT, KL, pick_examples, to_json
-from hybrid.run.answer import Token
+from hybrid.lab.demo import ARMS, DOUBT, KL, pick_examples, to_json
+from hybrid.record.answer import Token
 from hybrid.tasks import FAMILIES
 
 THERE = Token(2, "b", "cloud", "written", why="doubt")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hybrid.bench.experiments.filed_problems import FiledProblem, read_problems
 from hybrid.errors import UsageError
+from hybrid.lab.experiments.peers_suite import FiledProblem, read_problems
 
 
 def line(split: str = "test", kind: str = "sum", question: str = "1 + 1?", answer: Any = "2") -> str:

@@ -12,10 +12,10 @@ import pytest
 from cases import each_of
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
-from hybrid.bench.experiments import foreign_peers
-from hybrid.bench.experiments.foreign_peers import PEERS, ForeignAnswers, ForeignPeer, ForeignRecord, run_peer
-from hybrid.bench.experiments.peers_suite import bundled_ground
 from hybrid.errors import BadReply, CloudError, UsageError
+from hybrid.lab.experiments import foreign_peers
+from hybrid.lab.experiments.foreign_peers import PEERS, ForeignAnswers, ForeignPeer, ForeignRecord, run_peer
+from hybrid.lab.experiments.peers_suite import bundled_ground
 
 GROUND = bundled_ground(BUNDLED_LOCAL, BUNDLED_CLOUD, "test", 1)
 TEXTS = [each.text for each in GROUND.questions]

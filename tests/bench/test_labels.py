@@ -10,12 +10,12 @@ import pytest
 from cases import each_of
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
-from hybrid.bench.experiments.control_scores import CONTROLS, fit_control
-from hybrid.bench.experiments.label_trial import label, label_of_json, label_to_json
-from hybrid.bench.experiments.problem_suite import PRESETS, draw_problems
-from hybrid.bench.experiments.section import LOCAL
-from hybrid.bench.experiments.world import open_world
 from hybrid.defer import DraftSignals, LabelledDraft, LabelledQuestion
+from hybrid.lab.experiments.auto_suite import CONTROLS, fit_control
+from hybrid.lab.experiments.auto_trial import label, label_of_json, label_to_json
+from hybrid.lab.experiments.problem_suite import PRESETS, draw_problems
+from hybrid.lab.experiments.section import LOCAL
+from hybrid.lab.experiments.world import open_world
 from hybrid.tasks.statistics import auroc
 from hybrid.types import Sampling
 

@@ -12,24 +12,6 @@ from arithmetic import tolerance
 from cases import each_of
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
-from hybrid.bench.experiments.learning_stream import (
-    LearningStream,
-    StreamChoice,
-    StreamFigures,
-    TaughtQuestion,
-    outcome,
-)
-from hybrid.bench.experiments.learning_suite import (
-    cold_starts,
-    left_out,
-    paced_day,
-    risk_splits,
-    shifts,
-)
-from hybrid.bench.experiments.learning_trial import TeachingSection, taught_question
-from hybrid.bench.experiments.problem_suite import as_questions, draw_problems
-from hybrid.bench.experiments.tariffs import PRICES, SETTINGS, CountedRequest, cost
-from hybrid.bench.experiments.world import open_world
 from hybrid.defer import (
     Calibration,
     DraftSignals,
@@ -39,6 +21,24 @@ from hybrid.defer import (
     LabelledQuestion,
     PriorScore,
 )
+from hybrid.lab.experiments.learning_stream import (
+    LearningStream,
+    StreamChoice,
+    StreamFigures,
+    TaughtQuestion,
+    outcome,
+)
+from hybrid.lab.experiments.learning_suite import (
+    cold_starts,
+    left_out,
+    paced_day,
+    risk_splits,
+    shifts,
+)
+from hybrid.lab.experiments.learning_trial import TeachingSection, taught_question
+from hybrid.lab.experiments.problem_suite import as_questions, draw_problems
+from hybrid.lab.experiments.tariffs import PRICES, SETTINGS, CountedRequest, cost
+from hybrid.lab.experiments.world import open_world
 from hybrid.policy.plan import DraftPlan
 from hybrid.prob.divergence import kl
 

@@ -8,8 +8,8 @@ import pytest
 from cases import each_of
 from typer.testing import CliRunner
 
-from hybrid.bench.experiments.other_words import TriedAnswer, words_report
 from hybrid.cli import app
+from hybrid.lab.experiments.other_words import TriedAnswer, words_report
 
 LARGE = [TriedAnswer(right=True, text="a", nanousd=10, shown=4, in_vain=0)] * 9 + [TriedAnswer(False, "b", 10, 2, 0)]
 ALONE = [TriedAnswer(right=False, text="c", nanousd=0, shown=5, in_vain=0)] * 10

@@ -13,9 +13,14 @@ from cases import each_of
 from typer.testing import CliRunner
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
-from hybrid.bench.experiments.foreign_peers import ForeignRecord
-from hybrid.bench.experiments.label_trial import label_of_json
-from hybrid.bench.experiments.peers_arms import (
+from hybrid.cli import app
+from hybrid.cli.bench_peers import print_peers_report
+from hybrid.cli.peers_forecasts import LabelsSection, add_forecasts
+from hybrid.defer import Calibration, LabelledQuestion
+from hybrid.errors import UsageError
+from hybrid.lab.experiments.auto_trial import label_of_json
+from hybrid.lab.experiments.foreign_peers import ForeignRecord
+from hybrid.lab.experiments.peers_arms import (
     SHARES,
     TARIFFS,
     PricedQuestions,
@@ -26,16 +31,10 @@ from hybrid.bench.experiments.peers_arms import (
     shortest_first,
     surprise,
 )
-from hybrid.bench.experiments.peers_report import GroundRecords
-from hybrid.bench.experiments.peers_suite import RUN_ARMS, bundled_ground
-from hybrid.bench.experiments.peers_table import PeersTable, best_share
-from hybrid.bench.experiments.world import open_world
-from hybrid.cli import app
-from hybrid.cli.peers_forecasts import LabelsSection, add_forecasts
-from hybrid.cli.peers_tables import print_peers_report
-from hybrid.defer import Calibration, LabelledQuestion
-from hybrid.errors import UsageError
-from hybrid.tasks.resamples import Resamples
+from hybrid.lab.experiments.peers_report import GroundRecords, PeersTable, best_share
+from hybrid.lab.experiments.peers_suite import RUN_ARMS, bundled_ground
+from hybrid.lab.experiments.world import open_world
+from hybrid.tasks.statistics import Resamples
 from hybrid.tune.bought import CERTIFICATES, BoughtText
 from hybrid.tune.fit import fit
 
@@ -165,7 +164,7 @@ def test_the_share_at_a_bill_is_the_most_that_a_mixture_of_two_ways_has():
 
 
 def test_dials_that_were_set_are_tried_and_others_are_refused(records, monkeypatch):
-    monkeypatch.setattr("hybrid.bench.experiments.peers_table.Resamples", partial(Resamples, num=40))
+    monkeypatch.setattr("hybrid.lab.experiments.peers_report.Resamples", partial(Resamples, num=40))
     ground = GroundRecords("here", records[:150], fitted, num_labels=100)
     fixed = json.loads(json.dumps(ground.calibrated(print)["dials"]))
     report = ground.tried(records[200:230], fixed, print)
@@ -203,7 +202,7 @@ def texts_of(of: dict[str, object]) -> dict[str, object]:
 
 
 def test_of_the_labels_themselves_is_told_what_was_paid_and_of_others_less_surely(records, monkeypatch):
-    monkeypatch.setattr("hybrid.bench.experiments.peers_table.Resamples", partial(Resamples, num=40))
+    monkeypatch.setattr("hybrid.lab.experiments.peers_report.Resamples", partial(Resamples, num=40))
     own = json.loads(json.dumps(records[:100]))
     for each in own:
         draft = each["draft"]
@@ -267,7 +266,7 @@ def test_dials_come_first_and_a_file_that_is_none_is_refused(tmp_path):
 
 
 def test_both_reports_are_shown_whole(records, monkeypatch, capsys):
-    monkeypatch.setattr("hybrid.bench.experiments.peers_table.Resamples", partial(Resamples, num=40))
+    monkeypatch.setattr("hybrid.lab.experiments.peers_report.Resamples", partial(Resamples, num=40))
     ground = GroundRecords("here", records[:150], fitted, num_labels=100)
     report = ground.calibrated(print)
     print_peers_report(report)

@@ -9,19 +9,19 @@ import pytest
 from cases import each_of
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
-from hybrid.bench.experiments.auto_trial import AutoRule, AutoSection, CalibrationPrices
-from hybrid.bench.experiments.problem_report import problem_report
-from hybrid.bench.experiments.problem_suite import (
+from hybrid.cli.bench_auto import print_auto_report
+from hybrid.defer import PriorScore
+from hybrid.lab.experiments.auto_trial import AutoRule, AutoSection, CalibrationPrices
+from hybrid.lab.experiments.problem_report import problem_report
+from hybrid.lab.experiments.problem_suite import (
     PAIR,
     PRESETS,
     as_questions,
     draw_problems,
     fitted_problems,
 )
-from hybrid.bench.experiments.section import CLOUD, LOCAL
-from hybrid.bench.experiments.world import open_world
-from hybrid.cli.auto_tables import print_auto_report
-from hybrid.defer import PriorScore
+from hybrid.lab.experiments.section import CLOUD, LOCAL
+from hybrid.lab.experiments.world import open_world
 from hybrid.tasks import FAMILIES, split_of
 
 ONCE = next(arm for arm in PRESETS if arm.name == "once")

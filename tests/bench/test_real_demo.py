@@ -13,13 +13,13 @@ from cases import each_of
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hybrid.bench import real_demo as room
-from hybrid.bench.arms import Trial
-from hybrid.bench.real_demo import ARMS, RealComparison, pick_questions
 from hybrid.cli import app
 from hybrid.cli.demo import page, real, report, tables
 from hybrid.errors import UsageError
-from hybrid.run.answer import Token
+from hybrid.lab import real_demo as room
+from hybrid.lab.arms import Trial
+from hybrid.lab.real_demo import ARMS, RealComparison, pick_questions
+from hybrid.record.answer import Token
 from hybrid.tasks.assistant import KINDS, QUESTIONS
 
 LOCAL, CHECKED = Token(1, "a", "local", "unchecked"), Token(2, "b", "local", "accepted")

@@ -10,15 +10,14 @@ import pytest
 from arithmetic import tolerance
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
-from hybrid.bench.arms import Arm
-from hybrid.bench.comparison import draw_balanced
-from hybrid.bench.experiments.decisions import HeardPlanner
-from hybrid.bench.experiments.routed_section import RoutedSection, signals_to_json
-from hybrid.bench.experiments.routed_table import RoutedTable
-from hybrid.bench.experiments.section import spent_record
-from hybrid.bench.experiments.tariffs import SETTINGS
-from hybrid.bench.experiments.world import open_world
 from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
+from hybrid.lab.arms import Arm, draw_balanced
+from hybrid.lab.experiments.decisions import HeardPlanner
+from hybrid.lab.experiments.routed_section import RoutedSection, signals_to_json
+from hybrid.lab.experiments.routed_table import RoutedTable
+from hybrid.lab.experiments.section import spent_record
+from hybrid.lab.experiments.tariffs import SETTINGS
+from hybrid.lab.experiments.world import open_world
 from hybrid.policy.plan import Worth
 from hybrid.types import Sampling
 

@@ -18,16 +18,16 @@ from cases import each, each_of
 from typer.testing import CliRunner
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
-from hybrid.bench import speed
-from hybrid.bench.speed import batch, bill, chain, engine, kl, load, overlap, parallel, prefix, recurrent
-from hybrid.bench.speed.load import BenchmarkLoad, NamedPair
-from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread, ratio, run_in_turn
-from hybrid.bench.speed.random_model import HALF_BILLION, TINY, RandomModelShape, write_random_model
-from hybrid.bench.speed.recurrent_model import TINY as TINY_RECURRENT
 from hybrid.cli import app
 from hybrid.engine.bare import BareContext
 from hybrid.engine.llama import CHUNK, Weights
 from hybrid.errors import UsageError
+from hybrid.lab import speed
+from hybrid.lab.speed import batch, bill, chain, engine, kl, overlap, parallel, prefix, recurrent
+from hybrid.lab.speed import measure as load
+from hybrid.lab.speed.measure import BenchmarkLoad, BenchmarkReport, Measurement, NamedPair, Spread, ratio, run_in_turn
+from hybrid.lab.speed.random_model import HALF_BILLION, TINY, RandomModelShape, write_random_model
+from hybrid.lab.speed.recurrent_model import TINY as TINY_RECURRENT
 
 
 @pytest.fixture(scope="module")
@@ -319,9 +319,9 @@ def test_the_command_prints_a_table_or_one_json_object(monkeypatch):
 
 
 def test_without_the_extra_the_command_says_what_to_install(monkeypatch):
-    for module in [name for name in sys.modules if name.startswith("hybrid.bench.speed")]:
+    for module in [name for name in sys.modules if name.startswith("hybrid.lab.speed")]:
         monkeypatch.delitem(sys.modules, module)
-    monkeypatch.delattr("hybrid.bench.speed", raising=False)
+    monkeypatch.delattr("hybrid.lab.speed", raising=False)
     monkeypatch.setitem(sys.modules, "gguf", None)
     result = CliRunner().invoke(app, ["bench", "kl"])
     assert result.exit_code == 2

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.bench.experiments.tariffs import PRICES, SETTINGS, CountedRequest, cost, counted
-from hybrid.bench.experiments.world import RecordedRequest
+from hybrid.lab.experiments.tariffs import PRICES, SETTINGS, CountedRequest, cost, counted
+from hybrid.lab.experiments.world import RecordedRequest
 from hybrid.types import CloudUsage
 
 BY_NAME = {setting.name: setting for setting in SETTINGS}

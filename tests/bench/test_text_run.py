@@ -12,19 +12,21 @@ from cases import each_of
 from typer.testing import CliRunner
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
-from hybrid.bench.experiments import suite
-from hybrid.bench.experiments.bootstrap import Positions, weighted_auroc, weighted_mean, weighted_quantile
-from hybrid.bench.experiments.plot import svg
-from hybrid.bench.experiments.position_table import position_table
-from hybrid.bench.experiments.routing import at_bill
-from hybrid.bench.experiments.section import CLOUD, LOCAL
-from hybrid.bench.experiments.section_run import ModelPair, SectionRun, read_parts, run_sections
-from hybrid.bench.experiments.suite import EXACT_GREEDY, TextPlan, sections
-from hybrid.bench.experiments.text_report import text_report
-from hybrid.bench.experiments.trial import TextSection
 from hybrid.cli import app
 from hybrid.engine import real_models
 from hybrid.errors import EngineError
+from hybrid.lab.experiments import suite
+from hybrid.lab.experiments.plot import svg
+from hybrid.lab.experiments.position_table import (
+    Positions,
+    position_table,
+    weighted_auroc,
+    weighted_mean,
+    weighted_quantile,
+)
+from hybrid.lab.experiments.section import CLOUD, LOCAL, ModelPair, SectionRun, read_parts, run_sections
+from hybrid.lab.experiments.suite import EXACT_GREEDY, TextPlan, TextSection, sections
+from hybrid.lab.experiments.text_report import at_bill, text_report
 from hybrid.tasks.assistant import QUESTIONS
 from hybrid.tasks.statistics import auroc
 

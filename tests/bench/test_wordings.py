@@ -7,13 +7,13 @@ import pytest
 from cases import each
 
 from hybrid import partitions
-from hybrid.bench.experiments import wordings as room
-from hybrid.bench.experiments.wordings import Choice, PairCounts, Tried, choose_arms, count_pairs
-from hybrid.bench.experiments.world import open_world
 from hybrid.engine.llama import Weights
-from hybrid.model_names import MODELS
+from hybrid.lab.experiments import wordings as room
+from hybrid.lab.experiments.wordings import Choice, PairCounts, Tried, choose_arms, count_pairs
+from hybrid.lab.experiments.world import open_world
 from hybrid.partitions.partition_file import PartitionFile, groups_with_text, load_partition
 from hybrid.prob import Partition
+from hybrid.settings.names import MODELS
 from hybrid.tasks import split_of, wordings
 from hybrid.types import Sampling
 

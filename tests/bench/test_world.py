@@ -11,14 +11,13 @@ from arithmetic import tolerance
 from cases import each_of
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
-from hybrid.bench.arms import Arm
-from hybrid.bench.comparison import draw_balanced
-from hybrid.bench.experiments.driver_check import compare, is_sampled, open_driver
-from hybrid.bench.experiments.memo import MemoEngine
-from hybrid.bench.experiments.world import open_world
 from hybrid.engine import Interrupted
 from hybrid.engine.llama import Weights
 from hybrid.errors import ContextOverflow
+from hybrid.lab.arms import Arm, draw_balanced
+from hybrid.lab.experiments.driver_check import compare, is_sampled, open_driver
+from hybrid.lab.experiments.memo import MemoEngine
+from hybrid.lab.experiments.world import open_world
 from hybrid.types import Sampling
 
 QUESTIONS = [problem.question for problem in draw_balanced(14, "test", 0)]

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 import hybrid
 from hybrid.cli import app
 from hybrid.cloud.scripted import ScriptedCloud
-from hybrid.config import Settings
 from hybrid.engine import ScriptedEngine, Worker
 from hybrid.run import AsyncClient, LocalModel
+from hybrid.settings.config import Settings
 from hybrid.spend import Account, MemoryLedger, Price, usd_to_nanousd
 
 _BENCH = run_path(str(Path(__file__).parent.parent / "bench" / "conftest.py"))

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 import hybrid
 from hybrid.cli import app
 from hybrid.cli.serve import _said
-from hybrid.config import Settings
 from hybrid.errors import Unreachable
-from hybrid.run.events import NoteAdded
-from hybrid.run.spending import Spent
+from hybrid.record.events import NoteAdded
+from hybrid.record.spending import Spent
+from hybrid.settings.config import Settings
 from hybrid.spend import CapStatus, Price
 
 LINE = "hybrid: 0.002068 USD is booked for requests that broke off or were left, the most that they can cost"

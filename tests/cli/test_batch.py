@@ -11,10 +11,10 @@ import pytest
 from cases import each_of
 from typer.testing import CliRunner
 
+from hybrid.batch.output import PrintedOutput
+from hybrid.batch.output_lines import encode
+from hybrid.batch.questions import lines
 from hybrid.cli import app
-from hybrid.cli.batch_lines import encode
-from hybrid.cli.batch_output import PrintedOutput
-from hybrid.cli.questions import lines
 from hybrid.errors import AccessDenied, EngineError, MissingCapability, Unreachable
 
 

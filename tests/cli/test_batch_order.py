@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 from cases import each_of
 
-from hybrid.cli.batch_order import ReorderBuffer
+from hybrid.batch.output_lines import ReorderBuffer
 
 
 def drained(order, number):

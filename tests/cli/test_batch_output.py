@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from cases import each_of
 
-from hybrid.cli import batch_part, questions
-from hybrid.cli.batch_lines import encode
-from hybrid.cli.batch_output import BatchOutput
+from hybrid.batch import output as batch_part
+from hybrid.batch import questions
+from hybrid.batch.output import BatchOutput
+from hybrid.batch.output_lines import encode
 from hybrid.errors import UsageError
 
 INPUT = b'"one"\n\n{"prompt":"two"}\nthree\n"four"\n'

@@ -9,7 +9,8 @@ import signal
 
 import pytest
 
-from hybrid.cli import batch_output, batch_work
+from hybrid.batch import output as batch_output
+from hybrid.cli import batch_work
 from hybrid.errors import EngineError
 from hybrid.run import AsyncClient
 

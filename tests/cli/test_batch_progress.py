@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hybrid.cli.batch_progress import RECENT_LINES, BatchProgress
-from hybrid.run.spending import Spent
+from hybrid.cli.batch_work import RECENT_LINES, BatchProgress
+from hybrid.record.spending import Spent
 
 
 def test_lines_money_rate_and_time_left_in_one_line():

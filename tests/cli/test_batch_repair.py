@@ -13,10 +13,11 @@ import typer
 from cases import each
 
 import hybrid
-from hybrid.cli import app, batch_repair
+from hybrid.batch.output_lines import OutputLine
+from hybrid.cli import app
+from hybrid.cli import tally as batch_repair
 from hybrid.cli.batch import batch
-from hybrid.cli.batch_lines import OutputLine
-from hybrid.cli.batch_repair import RepairNeeds
+from hybrid.cli.tally import RepairNeeds
 from hybrid.errors import UsageError
 from hybrid.spend import CapStatus
 from hybrid.spend.ledger import CAP_LEVELS

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from hybrid.cli.batch_run import ParallelLines, run_until_interrupted
-from hybrid.cli.questions import InputLine
+from hybrid.batch.parallel import ParallelLines, run_until_interrupted
+from hybrid.batch.questions import InputLine
 
 
 class Fake:

@@ -14,9 +14,9 @@ from hybrid.cli.calibrate import _kept
 from hybrid.cli.calibrate.labels import BUNDLED_NAME, asked_by, own_questions
 from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
 from hybrid.errors import UsageError
-from hybrid.run.calibrations import calibration_for
+from hybrid.pairs.calibrations import calibration_for
 from hybrid.tasks import FAMILIES, wordings
-from hybrid.tune.questions import bundled_families
+from hybrid.tune.buying import bundled_families
 from hybrid.types import Message
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hybrid.assemble import ProbeReport
-from hybrid.cli.checking import break_evens, told_of_probe
+from hybrid.cli.probe import break_evens, told_of_probe
 from hybrid.cloud.probe_result import ProbeResult
-from hybrid.run.pair_record import JudgedTokens
+from hybrid.pairs.profile import JudgedTokens
 from hybrid.spend import Price
 
 FOUND = ProbeResult("http://there", "m", "sglang", same_words=True, scoring_method="one request", keeps_cache=True)

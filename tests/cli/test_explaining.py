@@ -11,12 +11,12 @@ from cases import each
 from typer.testing import CliRunner
 
 from hybrid.cli import app
-from hybrid.cli.explaining import Explainer, told_plan
+from hybrid.cli.ask import Explainer, told_plan
 from hybrid.defer import DraftSignals, PriorScore
 from hybrid.policy.explanation import explain
 from hybrid.policy.plan import Worth
 from hybrid.policy.planning import Planner
-from hybrid.run.events import Planned, to_json
+from hybrid.record.events import Planned, to_json
 from hybrid.spend import AskPrices, Price
 
 FLOATS = np.full(10, 0.5)

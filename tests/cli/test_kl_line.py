@@ -8,10 +8,10 @@ from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.cli.kl_line import BARS, BEYOND, GAP, HALF, LEFT, RIGHT, kl_line, threshold_of
-from hybrid.config import Settings
-from hybrid.run.answer import Token
+from hybrid.cli.chat import BARS, BEYOND, GAP, HALF, LEFT, RIGHT, kl_line, threshold_of
+from hybrid.record.answer import Token
 from hybrid.run.composition import policy_of
+from hybrid.settings.config import Settings
 from hybrid.types import Divergence
 
 NATS = st.one_of(st.none(), st.floats(0.0, 40.0), st.just(math.inf))

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import hybrid
 from hybrid.cli import app
 from hybrid.errors import EngineError, UsageError
-from hybrid.model_names import MODELS
+from hybrid.settings.names import MODELS
 
 QUESTION, SMALL = "What is 47 + 86?", MODELS / "small.gguf"
 NOWHERE = "http://127.0.0.1:9"  # where nobody listens

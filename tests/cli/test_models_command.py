@@ -16,11 +16,12 @@ from typer.testing import CliRunner
 
 import hybrid
 from hybrid.cli import app
-from hybrid.model_names import BUNDLED, NAMED, REAL
-from hybrid.models import answering, evaluation
 from hybrid.models import card as room
+from hybrid.models import evaluation
+from hybrid.models import evaluation as answering
 from hybrid.models.card_page import page
-from hybrid.models.groups import LADDER, WORDINGS
+from hybrid.models.evaluation import LADDER, WORDINGS
+from hybrid.settings.names import BUNDLED, NAMED, REAL
 from hybrid.tasks import BY_NAME
 
 SMALL = Path(hybrid.__file__).parent / "models" / "small.gguf"
@@ -259,7 +260,7 @@ def test_a_card_as_json_is_the_same_card_and_writes_no_file(folder):
 
 def test_a_card_is_of_the_problems_that_were_asked_for(carded, monkeypatch):
     """As many as are published, and the models that ship, where nothing else is said."""
-    from hybrid.model_names import MODELS
+    from hybrid.settings.names import MODELS
 
     chosen = []
 

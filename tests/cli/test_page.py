@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from hybrid.bench.demo import HYBRIDS
 from hybrid.cli.demo import report
 from hybrid.cli.demo.page import STYLE, page
-from hybrid.run.answer import Token
+from hybrid.lab.demo import HYBRIDS
+from hybrid.record.answer import Token
 from hybrid.types import Divergence
 
 NASTY = '<script>alert("1")</script>&amp; \x1b[2J\x00\u202e é 中 \N{FULL BLOCK}'

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from hybrid.cli import app
 from hybrid.policy import PRESETS
 from hybrid.policy.compose import GATES, JUDGES
-from hybrid.run.events import TRACE_VERSION, key_of
+from hybrid.record.events import TRACE_VERSION, key_of
 
 run = CliRunner()
 

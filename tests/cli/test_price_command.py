@@ -17,9 +17,9 @@ from hybrid.assemble import BUNDLED_LOCAL
 from hybrid.cli import app
 from hybrid.cloud.probe_result import ProbeCache, ProbeResult
 from hybrid.engine.llama import Weights
+from hybrid.pairs.profile import JudgedTokens, pair_record, seen_of_pair
 from hybrid.run.deferral import PairSource
-from hybrid.run.pair_record import JudgedTokens, pair_record, seen_of_pair
-from hybrid.sources import findings_file
+from hybrid.settings.sources import findings_file
 from hybrid.types import Message
 
 QUESTION = "What is 47 + 86?"

@@ -21,9 +21,9 @@ from hybrid.cloud import Capabilities
 from hybrid.cloud.probe_result import OUTSIDE_NAMES, FlagAdvice, ProbeResult
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import LocalNoise, NoiseCache
-from hybrid.model_names import MODELS
 from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
 from hybrid.prob import Dense, TopK, kl_divergence
+from hybrid.settings.names import MODELS
 from hybrid.spend import Price
 from hybrid.spend.durable import FileLedger, LedgerAdmin
 
@@ -395,6 +395,6 @@ def test_a_cache_that_cannot_be_written_is_no_failure(served, tmp_path, monkeypa
 
 
 def test_the_cache_of_these_tests_is_not_the_users():
-    from hybrid.sources import findings_file
+    from hybrid.settings.sources import findings_file
 
     assert Path(os.environ["XDG_CACHE_HOME"]) in findings_file().parents

@@ -10,8 +10,8 @@ from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.cli import questions
-from hybrid.cli.questions import InputLine, id_of, lines, object_of, question_of
+from hybrid.batch import questions
+from hybrid.batch.questions import InputLine, id_of, lines, object_of, question_of
 from hybrid.errors import UsageError
 from hybrid.types import Message
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from cases import each
 
-from hybrid.bench import calibration
-from hybrid.bench.demo import ARMS, DOUBT, KL
 from hybrid.cli.demo import report
 from hybrid.cli.show import provenance
-from hybrid.run.answer import Token
+from hybrid.lab import calibration
+from hybrid.lab.demo import ARMS, DOUBT, KL
+from hybrid.record.answer import Token
 from hybrid.types import Divergence
 
 HERE, THERE = Token(1, "a", "local", "unchecked"), Token(2, "b", "cloud", "written", why="doubt")

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from hybrid.cli import show
-from hybrid.run.answer import Token
-from hybrid.run.events import Degraded, Finished, Flushed, TokenEmitted
+from hybrid.record.answer import Token
+from hybrid.record.events import Degraded, Finished, Flushed, TokenEmitted
 
 NASTY = "a\u202eb\x1b[2J\x9b1mc\r\n\td\u2066"
 VISIBLE = "a\\u202eb\\x1b[2J\\x9b1mc\\x0d\n\td\\u2066"

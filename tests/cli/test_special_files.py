@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from hybrid.cli import app
 from hybrid.errors import UsageError
-from hybrid.folders import APP
-from hybrid.sources import CONFIG_FILE, load
+from hybrid.settings.sources import CONFIG_FILE, load
+from hybrid.store.files import APP
 
 
 @each("command", [["replay"], ["trace", "show"]])

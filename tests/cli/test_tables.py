@@ -10,10 +10,10 @@ import pytest
 from cases import each_of
 from rich.console import Console
 
-from hybrid.bench import calibration
-from hybrid.bench.demo import HYBRIDS
 from hybrid.cli.demo import report, tables
-from hybrid.run.answer import Token
+from hybrid.lab import calibration
+from hybrid.lab.demo import HYBRIDS
+from hybrid.record.answer import Token
 
 RIGHT = {"small": "0" * 10, "kl": "1" * 10, "doubt": "1" * 9 + "0", "large": "1" * 10}
 TOKENS = (

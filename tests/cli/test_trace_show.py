@@ -13,8 +13,8 @@ from cases import each_of
 from typer.testing import CliRunner
 
 from hybrid.cli import app
-from hybrid.run.answer import Token
-from hybrid.run.events import TRACE_VERSION, Started, TokenEmitted, to_json
+from hybrid.record.answer import Token
+from hybrid.record.events import TRACE_VERSION, Started, TokenEmitted, to_json
 
 RECORDED = Path(__file__).parent.parent / "run" / "recorded_0_1_0" / "exact.jsonl.gz"
 HOSTILE = '</script><script>alert(1)</script><img src="http://evil.example/x" onerror=alert(2)>\x1b[31m'

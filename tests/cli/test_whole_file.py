@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hybrid.cli.batch_output import BatchOutput
+from hybrid.batch.output import BatchOutput
+from hybrid.cli.exits import check_writable, write_whole
 from hybrid.cli.trace import Trace
-from hybrid.cli.whole_file import check_writable, write_whole
 from hybrid.cloud.probe_result import ProbeCache, ProbeResult
 from hybrid.errors import UsageError
-from hybrid.run.events import TRACE_VERSION
+from hybrid.record.events import TRACE_VERSION
 
 
 def test_a_file_is_written_and_nothing_else_is_left(tmp_path):

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.cloud.exact_split import ExactSplitter, whole_characters
-from hybrid.engine.vocabulary_file import VocabularyFile
+from hybrid.cloud.translation import ExactSplitter, whole_characters
+from hybrid.engine.vocabulary import VocabularyFile
 from hybrid.errors import VocabularyMismatch
-from hybrid.model_names import MODELS
+from hybrid.settings.names import MODELS
 from tests.oracles.vocabularies import Pieces
 
 BYTES = [bytes([byte]) for byte in range(256)]

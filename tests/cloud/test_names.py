@@ -13,8 +13,9 @@ import httpcore
 import pytest
 from cases import each
 
-from hybrid.cloud import names, network
-from hybrid.cloud.names import connect_first, resolve
+from hybrid.cloud import network
+from hybrid.cloud import network as names
+from hybrid.cloud.network import connect_first, resolve
 
 FOUR, SIX = socket.AF_INET, socket.AF_INET6
 
@@ -49,7 +50,7 @@ def test_a_name_that_leads_nowhere_is_an_error_of_the_system(monkeypatch, error)
 
 HANGS = """
 import asyncio, socket, time
-from hybrid.cloud.names import resolve
+from hybrid.cloud.network import resolve
 socket.getaddrinfo = lambda *_, **__: time.sleep(60)
 async def ask():
     async with asyncio.timeout(0.1):

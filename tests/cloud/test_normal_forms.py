@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from normalising import HOW, LONGER, NORMALISERS, TEXTS, normalised, num_tokens
 
-from hybrid.cloud.normal_forms import max_bytes
+from hybrid.cloud.prompt_bounds import max_bytes
 
 FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 

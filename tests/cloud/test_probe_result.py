@@ -92,7 +92,7 @@ def test_processes_that_write_at_once_lose_nothing(path):
 
 
 def test_a_file_that_somebody_does_not_let_go_of_is_left_alone(path, monkeypatch):
-    monkeypatch.setattr("hybrid.json_store.PATIENCE_S", 0.02)
+    monkeypatch.setattr("hybrid.store.json_store.PATIENCE_S", 0.02)
     ProbeCache(path, HERE).write(KNOWN)
     with FileLock(f"{path}.lock"):
         assert not ProbeCache(path, HERE).write(OTHER)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.renumbered import RenumberedCloud, numbers_of
 from hybrid.cloud.scripted import ScriptedCloud
+from hybrid.cloud.translated import RenumberedCloud, numbers_of
 from hybrid.types import Sampling
 from tests.oracles.vocabularies import Pieces
 

@@ -14,11 +14,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hybrid.cloud import Chunk, ScoreQuestion, WriteQuestion
-from hybrid.cloud.exact_split import ExactSplitter
-from hybrid.cloud.reading import Reading
 from hybrid.cloud.scripted import ScriptedCloud
 from hybrid.cloud.translated import TranslatedCloud
-from hybrid.cloud.translation import RowTranslator, TextWriter
+from hybrid.cloud.translation import ExactSplitter, Reading, RowTranslator, TextWriter
 from hybrid.errors import MissingCapability, VocabularyMismatch
 from hybrid.policy.policy import ABILITY_TEXT
 from hybrid.prob import Dense, kl_divergence

@@ -246,7 +246,7 @@ def test_a_chunk_that_cannot_be_believed_is_refused(reply, error):
 def test_reading_a_row_gives_back_what_the_server_knew(seed, k, actual):
     """Server and client write and read the wire apart from each other; here one row goes all the way round."""
     from server_stub import wire
-    from server_stub.rows import Row
+    from server_stub.ask import Row
 
     dense = Dense.from_logits(np.random.default_rng(seed).standard_normal(12) * 3)
     served = wire.prompt_row(Row.of(dense, k, actual), k, actual, {i: str(i) for i in range(12)})

@@ -20,8 +20,8 @@ from hybrid.defer import (
     score_to_json,
     statistics,
 )
-from hybrid.defer.correction import scaled_to
 from hybrid.defer.logistic import sigmoid
+from hybrid.defer.score import scaled_to
 
 ASKED = {"chance": 0.5, "keeps": False, "floor": 0.05}
 ALL_KNOWN = Familiarity(np.full(BUCKETS, 1e6))

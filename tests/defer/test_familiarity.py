@@ -8,7 +8,7 @@ import pytest
 from cases import each_of
 
 from hybrid.defer import BUCKETS, NOTHING_FAMILIAR, Familiarity
-from hybrid.defer.familiarity import STRANGE, USUAL_NOVELTY, USUAL_SHARE
+from hybrid.defer.words import STRANGE, USUAL_NOVELTY, USUAL_SHARE
 
 
 def draw_questions(seed, num, first=0, width=300):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from hybrid.defer import FLOOR, RAISED_FLOOR, DraftOutcome, floor_coin
-from hybrid.defer.floor import ALARM, LEAST_CHANCE, ODDS_RATIO, RAISED_QUESTIONS, floor_after, raised_for
+from hybrid.defer.dials import ALARM, LEAST_CHANCE, ODDS_RATIO, RAISED_QUESTIONS, floor_after, raised_for
 
 
 def outcome(chance, turned_down, keeps=True, floor=FLOOR, after="start"):

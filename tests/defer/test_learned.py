@@ -8,10 +8,8 @@ import pytest
 
 from hybrid.defer import BUCKETS, DraftSignals, LearnedScore, score_from_json, score_to_json
 from hybrid.defer.features import NUM_IDS, TOKEN_FEATURES, token_buckets, token_features, token_numbers
-from hybrid.defer.learned import ExcessLine, recalibrated, recalibrated_chance
-from hybrid.defer.linear import LinearModel, Scale
-from hybrid.defer.logistic import logit_of, sigmoid
-from hybrid.defer.trees import BoostedTrees
+from hybrid.defer.learned import BoostedTrees, ExcessLine, recalibrated, recalibrated_chance
+from hybrid.defer.logistic import LinearModel, Scale, logit_of, sigmoid
 
 
 def draw_linear(rng, width):

@@ -7,16 +7,15 @@ import pytest
 from cases import each_of
 
 from hybrid.defer import Calibration, DraftOutcome, Familiarity, OnlineLearner, PriorScore
-from hybrid.defer.calibration import CalibrationQuestion
-from hybrid.defer.correction import Correction
+from hybrid.defer.calibration import CalibrationQuestion, score_digest
+from hybrid.defer.dials import KEEP_NOTHING, RiskQuestion, risk_cutoff
 from hybrid.defer.online import (
     ENOUGH_TOKENS,
     MOST_OUTCOMES,
     OWN_WEIGHT,
     PRIOR_SURPRISES,
 )
-from hybrid.defer.risk import KEEP_NOTHING, RiskQuestion, risk_cutoff
-from hybrid.defer.score_json import score_digest
+from hybrid.defer.score import Correction
 
 PRIOR = PriorScore("kl:0.7")
 

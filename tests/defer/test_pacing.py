@@ -3,7 +3,7 @@
 import pytest
 
 from hybrid.defer import worth_factor
-from hybrid.defer.pacing import LEAST, MOST
+from hybrid.defer.dials import LEAST, MOST
 
 SHARES = [i / 20 for i in range(20)]
 

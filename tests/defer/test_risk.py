@@ -7,7 +7,7 @@ import pytest
 from cases import each
 
 from hybrid.defer import Calibration, DraftOutcome, PriorScore
-from hybrid.defer.risk import KEEP_NOTHING, RiskQuestion, decided_questions, risk_cutoff, unseen_questions
+from hybrid.defer.dials import KEEP_NOTHING, RiskQuestion, decided_questions, risk_cutoff, unseen_questions
 
 
 def draw(rng, num):

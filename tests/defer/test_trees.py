@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hybrid.defer.trees import BoostedTrees
+from hybrid.defer.learned import BoostedTrees
 
 
 def draw_trees(seed, num_trees=5, num_features=3, depth=4):

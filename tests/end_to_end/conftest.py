@@ -26,9 +26,9 @@ from short_patience import MAX_TOKENS, QUESTION
 import hybrid
 from hybrid.engine import Cursor
 from hybrid.engine.llama import Weights
-from hybrid.folders import APP
 from hybrid.prob import Partition
-from hybrid.sources import CONFIG_FILE
+from hybrid.settings.sources import CONFIG_FILE
+from hybrid.store.files import APP
 from hybrid.types import Message
 
 MODELS = Path(hybrid.__file__).parent / "models"

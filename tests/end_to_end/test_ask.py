@@ -95,7 +95,7 @@ def test_the_json_object_has_exactly_the_promised_shape(invoke, stub):
 
 
 def test_an_infinite_divergence_is_null():
-    from hybrid.run.answer import finite
+    from hybrid.record.answer import finite
 
     assert finite({"estimate": 1.0, "lower": 1.0, "upper": float("inf")}) == {
         "estimate": 1.0,

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import pytest
 
 import hybrid
-from hybrid.run.events import TRACE_VERSION, Finished, Planned, RequestSent, to_json
+from hybrid.record.events import TRACE_VERSION, Finished, Planned, RequestSent, to_json
 from hybrid.run.replay import replay
 from hybrid.spend import AskPrices
 from hybrid.tasks import FAMILIES, distinct

@@ -187,9 +187,9 @@ def test_the_key_is_told_nowhere(proxy, tmp_path, caplog, what):
 
 def test_the_key_stands_in_no_repr(monkeypatch):
     import hybrid
+    from hybrid.assemble.reaching import endpoint_key
     from hybrid.cloud.endpoint import Endpoint
-    from hybrid.endpoint_key import endpoint_key
-    from hybrid.sources import load
+    from hybrid.settings.sources import load
 
     monkeypatch.setenv("HYBRID_API_KEY", KEY)
     key = endpoint_key(load(cloud="http://127.0.0.1:9"))

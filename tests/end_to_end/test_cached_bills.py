@@ -12,7 +12,7 @@ import pytest
 from cases import each
 
 import hybrid
-from hybrid.run.events import Finished, RequestSettled
+from hybrid.record.events import Finished, RequestSettled
 from hybrid.spend import Price
 from hybrid.spend.durable import FileLedger, LedgerAdmin
 from hybrid.types import CloudUsage

@@ -8,8 +8,8 @@ import json
 import pytest
 
 import hybrid
-from hybrid.assemble.concepts import partition_of
-from hybrid.run.events import TRACE_VERSION, to_json
+from hybrid.assemble.local_models import partition_of
+from hybrid.record.events import TRACE_VERSION, to_json
 from hybrid.run.replay import replay
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

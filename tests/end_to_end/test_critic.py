@@ -8,8 +8,8 @@ import pytest
 
 import hybrid
 from hybrid.errors import UsageError
-from hybrid.run.events import SpanCritiqued
-from hybrid.run.pair_knowledge import UNREAD
+from hybrid.pairs.knowledge import UNREAD
+from hybrid.record.events import SpanCritiqued
 
 QUESTIONS = ("What is 48 + 57?", "Sort these numbers: 41, 7, 93, 18, 66", "What is 12345 + 30456?")
 

@@ -103,8 +103,7 @@ def test_the_same_seed_gives_the_same_json_wherever_it_is_run(made, tmp_path):
 
 def test_the_pages_answers_are_the_ones_that_were_graded(made):
     """Read back from the markup, every token in its span, each hybrid's answers are graded as the JSON says."""
-    from hybrid.bench.arms import GRADERS
-    from hybrid.bench.comparison import draw_balanced
+    from hybrid.lab.arms import GRADERS, draw_balanced
 
     text = (made[1] / "page.html").read_text()
     for name in HYBRIDS:
@@ -173,7 +172,7 @@ def test_a_terminal_sees_progress_and_colours(on_a_terminal):
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_a_wrong_flag_is_one_sentence_and_exit_2_before_anything_runs(invoke, monkeypatch, tmp_path, args, words):
-    from hybrid.bench import arms
+    from hybrid.lab import arms
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(arms, "bundled_server", None)
@@ -185,7 +184,7 @@ def test_a_wrong_flag_is_one_sentence_and_exit_2_before_anything_runs(invoke, mo
 
 
 def test_a_cloud_that_fails_is_told_loudly(invoke, monkeypatch):
-    from hybrid.bench import arms
+    from hybrid.lab import arms
 
     @asynccontextmanager
     async def nobody(*_):
@@ -202,7 +201,7 @@ def test_a_cloud_that_fails_is_told_loudly(invoke, monkeypatch):
 
 
 def test_a_server_that_does_not_start_is_exit_4(invoke, monkeypatch, tmp_path):
-    from hybrid.bench import arms
+    from hybrid.lab import arms
 
     broken = tmp_path / "broken.gguf"
     broken.write_text("no model")
@@ -268,5 +267,5 @@ def test_help_shows_examples_and_exit_codes_and_loads_neither_model_nor_server()
     assert done.returncode == 0
     assert "Examples" in done.stdout
     assert "Exit codes" in done.stdout
-    program = "import sys, hybrid.cli; assert not {'llama_cpp', 'httpx', 'hybrid.bench'} & set(sys.modules)"
+    program = "import sys, hybrid.cli; assert not {'llama_cpp', 'httpx', 'hybrid.lab'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

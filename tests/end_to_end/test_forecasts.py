@@ -10,7 +10,7 @@ from cases import each_of
 import hybrid
 from hybrid.spend import AskPrices, Price
 from hybrid.tune.bought import BoughtQuestion, BoughtText
-from hybrid.tune.questions import bundled_questions
+from hybrid.tune.buying import bundled_questions
 from hybrid.tune.rule_bills import cloud_alone, doubt, once
 
 PRICE = "1/0.1/4"

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import hybrid
 from hybrid.cli import app
-from hybrid.engine.gpu import GpuDevice
+from hybrid.engine.local_memory import GpuDevice
 
 QUESTION = "What is 47 + 86?"
 

@@ -12,7 +12,7 @@ from hybrid.cloud.probe_result import ProbeCache, ProbeResult
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import LocalNoise, NoiseCache
 from hybrid.prob import UNMEASURED
-from hybrid.sources import findings_file, models_file
+from hybrid.settings.sources import findings_file, models_file
 
 # The bundled models part by 0.13 nats at one of its tokens.
 QUESTION = "Give 1978-04-24 07:12 in words."

@@ -11,7 +11,7 @@ from conftest import CLOUD, MODELS
 
 import hybrid
 from hybrid.errors import MissingCapability, VocabularyMismatch
-from hybrid.run.events import TRACE_VERSION, Finished, RequestSettled, to_json
+from hybrid.record.events import TRACE_VERSION, Finished, RequestSettled, to_json
 from hybrid.run.replay import replay
 from hybrid.tasks import FAMILIES, distinct
 
@@ -65,7 +65,7 @@ BY_CELLS = [{"policy": "kl:0.5"}, {"policy": "auto", "worth": "100"}]
 @pytest.fixture
 def no_score_ships(monkeypatch):
     """A score is of a model by its name, and other servers give it others."""
-    monkeypatch.setattr("hybrid.run.calibrations._shipped", tuple)
+    monkeypatch.setattr("hybrid.pairs.calibrations._shipped", tuple)
 
 
 def writers(url, policy):

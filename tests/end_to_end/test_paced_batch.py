@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from hybrid.bench.comparison import draw_balanced
+from hybrid.lab.arms import draw_balanced
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 PROBLEMS = draw_balanced(40, "test", 0)

@@ -16,7 +16,7 @@ from real_servers import PACKAGES
 
 import hybrid
 from hybrid.errors import MissingCapability
-from hybrid.run.events import CheckAnswered, RequestSent, RequestSettled
+from hybrid.record.events import CheckAnswered, RequestSent, RequestSettled
 from hybrid.tasks import FAMILIES, distinct
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -31,7 +31,7 @@ from server_environments import Unavailable, python_of
 from hybrid.cloud import ScoreQuestion
 from hybrid.engine import Cursor
 from hybrid.engine.llama import Weights
-from hybrid.engine.runtime import take_log
+from hybrid.engine.native import take_log
 from hybrid.tasks.assistant import QUESTIONS
 from hybrid.types import Message
 

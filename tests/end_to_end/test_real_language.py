@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import hybrid
 from hybrid.cli import app
-from hybrid.sources import models_file
+from hybrid.settings.sources import models_file
 
 QUESTION = "Why is the sky blue?"
 

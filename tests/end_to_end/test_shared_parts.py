@@ -31,7 +31,7 @@ from hybrid.engine import Cursor
 from hybrid.engine.llama import Weights
 from hybrid.prob import Dense, warp
 from hybrid.types import Message, Sampling
-from server_stub.prefix_cache import PrefixCache
+from server_stub.slots import PrefixCache
 
 pytestmark = pytest.mark.slow
 

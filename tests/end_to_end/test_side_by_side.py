@@ -16,7 +16,7 @@ from cases import each
 
 import hybrid
 from hybrid.policy import PRESETS
-from hybrid.run.events import Queued, to_json
+from hybrid.record.events import Queued, to_json
 from hybrid.spend.durable import FileLedger, LedgerAdmin
 from hybrid.tasks import FAMILIES, distinct
 
@@ -26,7 +26,7 @@ OF_THE_MOMENT = {"ms", "wait_ms", "away_ms", "timing", "request_id", "num_ready"
 @pytest.fixture(autouse=True)
 def no_note_of_dear_checks(monkeypatch):
     """It comes once in a client, with the answer that finds it first."""
-    monkeypatch.setattr("hybrid.run.spending.CheckCostNote.of", lambda *_: None)
+    monkeypatch.setattr("hybrid.record.spending.CheckCostNote.of", lambda *_: None)
 
 
 @pytest.fixture(scope="module")

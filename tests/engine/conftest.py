@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import hybrid
-from hybrid.bench.speed.recurrent_model import TINY as TINY_RECURRENT
-from hybrid.bench.speed.recurrent_model import write_recurrent_model
 from hybrid.engine import ScriptedEngine
 from hybrid.engine.llama import Weights
+from hybrid.lab.speed.recurrent_model import TINY as TINY_RECURRENT
+from hybrid.lab.speed.recurrent_model import write_recurrent_model
 from hybrid.prob import Dense
 
 BUNDLED = Path(hybrid.__file__).parent / "models" / "small.gguf"

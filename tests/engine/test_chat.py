@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.engine.chat import ChatRenderer
-from hybrid.engine.port import Interrupted
+from hybrid.engine.port import Interrupted, ThoughtMarks
 from hybrid.engine.template import ChatTemplate
-from hybrid.engine.thought_marks import ThoughtMarks
 from hybrid.errors import UsageError
 from hybrid.types import Message
 

@@ -9,12 +9,13 @@ from types import SimpleNamespace
 import pytest
 from cases import each
 
-from hybrid.engine import gpu, llama
-from hybrid.engine.gpu import GpuDevice, Placement, gpu_devices
+from hybrid.engine import llama
+from hybrid.engine import local_memory as gpu
 from hybrid.engine.llama import Weights
+from hybrid.engine.local_memory import GpuDevice, Placement, gpu_devices
 from hybrid.engine.native import ll
 from hybrid.errors import EngineError
-from hybrid.model_names import MODELS
+from hybrid.settings.names import MODELS
 
 CARD = GpuDevice("CUDA0", "a card")
 SMALL = MODELS / "small.gguf"

@@ -12,7 +12,7 @@ import hybrid
 from hybrid.engine import identity
 from hybrid.engine.gguf_header import read_header
 from hybrid.engine.identity import BLOCK_BYTES, MOST_FILES, NUM_BLOCKS, identify
-from hybrid.json_store import JsonStore
+from hybrid.store.json_store import JsonStore
 
 SMALL = Path(hybrid.__file__).parent / "models" / "small.gguf"
 LONG_AGO = 10**18

@@ -11,16 +11,14 @@ from arithmetic import tolerance
 from cases import each
 
 import hybrid
-from hybrid.config import KvTypeName
-from hybrid.engine.gpu import Placement
-from hybrid.engine.kv_cache import DEFAULT_KV_TYPE, KV_TYPES, KvCacheSize
 from hybrid.engine.llama import Weights
-from hybrid.engine.local_memory import BIG_CACHE, LocalMemory
+from hybrid.engine.local_memory import BIG_CACHE, DEFAULT_KV_TYPE, KV_TYPES, KvCacheSize, LocalMemory, Placement
 from hybrid.engine.native import ll
 from hybrid.engine.noise import USUAL_KV_TYPE
 from hybrid.errors import EngineError, UsageError
-from hybrid.model_names import MODELS
 from hybrid.prob import Dense, kl
+from hybrid.settings.config import KvTypeName
+from hybrid.settings.names import MODELS
 
 LARGE = MODELS / "large.gguf"  # a head has 32 numbers: one block of every packed type
 TEXT = "What is 475 * 86? 47500 + 86 * 75 is 40850. Sort 42 17 99 23 68."
@@ -30,7 +28,7 @@ MOST_KL = {"f16": 0.0, "f32": None, "bf16": 1e-3, "q8_0": 0.02, "q5_1": 0.2, "q5
 
 def test_the_setting_has_the_types_that_the_engine_has():
     assert set(get_args(KvTypeName)) == KV_TYPES.keys()
-    assert DEFAULT_KV_TYPE == USUAL_KV_TYPE == hybrid.config.Settings().kv_type
+    assert DEFAULT_KV_TYPE == USUAL_KV_TYPE == hybrid.settings.config.Settings().kv_type
 
 
 @pytest.fixture(scope="module")

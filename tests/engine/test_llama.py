@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import hybrid
 from hybrid.engine import llama
 from hybrid.engine.llama import Weights
-from hybrid.engine.runtime import default_threads
+from hybrid.engine.native import default_threads
 from hybrid.errors import EngineError
 from hybrid.prob import Dense
 from hybrid.types import Message

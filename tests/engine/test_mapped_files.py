@@ -11,7 +11,7 @@ from cases import each
 
 import hybrid
 from hybrid.engine.llama import Weights
-from hybrid.engine.mapped_files import MappedFiles
+from hybrid.engine.native import MappedFiles
 from hybrid.errors import EngineError
 
 BUNDLED = Path(hybrid.__file__).parent / "models" / "small.gguf"

@@ -13,13 +13,13 @@ from cases import each_of
 from gguf_mutants import ARRAY, STRING, Gguf, items
 from model_trees import split_model
 
-from hybrid.engine import model_facts
+from hybrid.engine import model_check as model_facts
 from hybrid.engine.gguf_header import read_header
 from hybrid.engine.llama import Weights
-from hybrid.engine.model_facts import read_facts, vocabulary_word
+from hybrid.engine.model_check import read_facts, vocabulary_word
 from hybrid.errors import EngineError
-from hybrid.json_store import JsonStore
-from hybrid.model_names import BUNDLED, MODELS
+from hybrid.settings.names import BUNDLED, MODELS
+from hybrid.store.json_store import JsonStore
 
 SMALL = MODELS / "small.gguf"
 U32, I32 = 4, 5

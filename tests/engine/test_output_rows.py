@@ -10,9 +10,9 @@ import pytest
 from gguf.quants import dequantize, quantize
 
 from hybrid.engine.gguf_header import TensorInfo
-from hybrid.engine.output_rows import TIED, UNTIED, OutputRows, _unpacker
+from hybrid.engine.token_table import TIED, UNTIED, OutputRows, _unpacker
 from hybrid.errors import EngineError
-from hybrid.model_names import MODELS
+from hybrid.settings.names import MODELS
 
 PACKED = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "BF16", "F16", "F32")
 

@@ -25,7 +25,7 @@ from hybrid.engine.gguf_header import read_header
 from hybrid.engine.llama import Weights
 from hybrid.engine.real_models import RealModel, model_file
 from hybrid.errors import EngineError, UsageError
-from hybrid.model_names import BUNDLED, MODELS, NAMED, REAL
+from hybrid.settings.names import BUNDLED, MODELS, NAMED, REAL
 
 SMALL = MODELS / "small.gguf"
 ROOT = Path(hybrid.__file__).parent.parent

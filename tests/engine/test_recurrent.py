@@ -11,9 +11,9 @@ from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybrid.bench.speed.recurrent_model import TINY
 from hybrid.engine import Cursor, Interrupted, num_shared, recurrent
 from hybrid.engine.recurrent import STEP, least_useful
+from hybrid.lab.speed.recurrent_model import TINY
 from hybrid.prob import Dense
 
 RECURRENT = ("recurrent", "hybrid")  # Mamba, and Qwen3.5's kind

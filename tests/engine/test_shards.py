@@ -12,15 +12,14 @@ from cases import each, each_of
 from gguf_mutants import Gguf
 from model_trees import COUNT, NO, TENSORS, split_model
 
-from hybrid.engine.gguf_header import read_header
+from hybrid.engine.gguf_header import first_shard, read_header, read_model, shard_files, shard_names, shard_stem
 from hybrid.engine.identity import identify
 from hybrid.engine.llama import Weights
 from hybrid.engine.model_check import check_model
-from hybrid.engine.output_rows import OutputRows
 from hybrid.engine.real_models import model_file
-from hybrid.engine.shards import first_shard, read_model, shard_files, shard_names, shard_stem
+from hybrid.engine.token_table import OutputRows
 from hybrid.errors import EngineError
-from hybrid.model_names import MODELS
+from hybrid.settings.names import MODELS
 
 SMALL = MODELS / "small.gguf"
 U16, I32, STRING = 2, 5, 8

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hybrid.engine.llama import Weights
 from hybrid.engine.native import ll
-from hybrid.engine.special_tokens import SpecialTokens
+from hybrid.engine.vocabulary import SpecialTokens
 from hybrid.types import Message
 
 # Names that begin or end with others, that overlap themselves and each other, and one that begins with a space.

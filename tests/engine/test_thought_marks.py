@@ -5,8 +5,8 @@ from __future__ import annotations
 from cases import each
 
 from hybrid.engine.chat import ChatRenderer
+from hybrid.engine.port import PAIRS, ThoughtMarks, marks_of
 from hybrid.engine.template import ChatTemplate
-from hybrid.engine.thought_marks import PAIRS, ThoughtMarks, marks_of
 from hybrid.types import Message
 
 

@@ -13,7 +13,7 @@ from cases import each
 from hybrid.engine import Interrupted, Worker
 from hybrid.engine import llama as llama_room
 from hybrid.engine.llama import CHUNK
-from hybrid.engine.turns import Turns
+from hybrid.engine.native import Turns
 from hybrid.errors import EngineError
 
 LONG = tuple(1 + i % 200 for i in range(4 * CHUNK - 30))

@@ -10,9 +10,9 @@ from cases import each
 from gguf_mutants import ARRAY, Gguf, items, mutant
 from gguf_opener import Opener
 
-from hybrid.engine.vocabulary_file import VocabularyFile
+from hybrid.engine.vocabulary import VocabularyFile
 from hybrid.errors import EngineError
-from hybrid.model_names import MODELS
+from hybrid.settings.names import MODELS
 
 SEED, NUM_VOCABULARIES = 20261122, 60
 

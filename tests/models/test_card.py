@@ -18,11 +18,9 @@ import hybrid
 from hybrid.engine import ScriptedEngine
 from hybrid.errors import EngineError, UsageError
 from hybrid.models import card as room
-from hybrid.models.answering import AnsweringModel, ModelAnswer
 from hybrid.models.card import Fingerprint, ModelCards, differences, load
 from hybrid.models.card_page import page
-from hybrid.models.evaluation import GradedAnswer
-from hybrid.models.groups import GROUPS, LADDER, group_of
+from hybrid.models.evaluation import GROUPS, LADDER, AnsweringModel, GradedAnswer, ModelAnswer, group_of
 from hybrid.tasks import Problem
 
 MODELS = Path(hybrid.__file__).parent / "models"

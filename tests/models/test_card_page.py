@@ -14,9 +14,9 @@ from hybrid.cli import app
 from hybrid.models import card as room
 from hybrid.models.card import load
 from hybrid.models.card_page import page
-from hybrid.models.groups import LADDER, WORDINGS
+from hybrid.models.evaluation import LADDER, WORDINGS
 from hybrid.tasks import FAMILIES, MIXES, wordings
-from hybrid.tasks.fact_table import FACTS
+from hybrid.tasks.facts import FACTS
 
 MODELS = Path(hybrid.__file__).parent / "models"
 

@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 import hybrid
 from hybrid.engine import ScriptedEngine
 from hybrid.errors import EngineError, UsageError
-from hybrid.models import agreement, answering, evaluation
-from hybrid.models.agreement import Agreement
-from hybrid.models.answering import AnsweringModel
-from hybrid.models.evaluation import Accuracy, GradedAnswer, overall
-from hybrid.models.groups import LADDER
+from hybrid.models import evaluation
+from hybrid.models import evaluation as agreement
+from hybrid.models import evaluation as answering
+from hybrid.models.evaluation import LADDER, Accuracy, Agreement, AnsweringModel, GradedAnswer, overall
 from hybrid.prob import Dense
 from hybrid.tasks import BY_NAME, FAMILIES, MAX_TOKENS, Problem, distinct
 

@@ -7,10 +7,9 @@ from itertools import chain
 
 import numpy as np
 
-from hybrid.model_names import BUNDLED, MODELS
 from hybrid.models import evaluation
-from hybrid.models.answering import ModelAnswer
-from hybrid.models.groups import GROUPS, LADDER, WORDINGS, group_of
+from hybrid.models.evaluation import GROUPS, LADDER, WORDINGS, ModelAnswer, group_of
+from hybrid.settings.names import BUNDLED, MODELS
 from hybrid.tasks import wordings
 
 

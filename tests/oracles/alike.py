@@ -15,7 +15,7 @@ from endpoints import PATIENT
 
 import hybrid
 from hybrid.prob import Dense, TopK
-from hybrid.run.events import Rows
+from hybrid.record.events import Rows
 from hybrid.tasks import FAMILIES, distinct
 
 # The thresholds at which a policy asks or hands back where none is chosen: KL, and the entropy of ``doubt``.

@@ -23,7 +23,7 @@ from hybrid.cloud import WriteQuestion
 from hybrid.cloud.scripted import ScriptedCloud
 from hybrid.engine import ScriptedEngine, Worker
 from hybrid.run import AsyncClient, Client, LocalModel
-from hybrid.sources import load
+from hybrid.settings.sources import load
 from hybrid.spend import Account, MemoryLedger, Price, usd_to_nanousd
 
 NUM_CONTEXT = 120

@@ -6,10 +6,9 @@ import numpy as np
 
 from hybrid.defer import LearnedScore
 from hybrid.defer.features import CRITIC_FEATURES, NUM_IDS, TOKEN_FEATURES
-from hybrid.defer.learned import ExcessLine
-from hybrid.defer.linear import LinearModel, Scale
+from hybrid.defer.learned import BoostedTrees, ExcessLine
+from hybrid.defer.logistic import LinearModel, Scale
 from hybrid.defer.signals import CRITIC_STATISTICS
-from hybrid.defer.trees import BoostedTrees
 from hybrid.defer.words import BUCKETS
 
 

@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 from hybrid.cloud.scripted import ScriptedCloud
-from hybrid.config import Settings
 from hybrid.engine import ScriptedEngine, Worker
 from hybrid.run import AsyncClient, LocalModel
+from hybrid.settings.config import Settings
 from hybrid.spend import Account, Price
 from hybrid.spend.durable import FileLedger
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hybrid.engine import ThoughtMarks
 from hybrid.policy.requests import PendingToken
 from hybrid.prob import Dense, TopK
-from hybrid.run import events
-from hybrid.run.answer import Answer
-from hybrid.run.answer_builder import AnswerBuilder
+from hybrid.record import events
+from hybrid.record.answer import Answer
+from hybrid.record.answer_builder import AnswerBuilder
 from hybrid.spend import Price
 from hybrid.types import NO_USAGE, CloudUsage, Divergence
 

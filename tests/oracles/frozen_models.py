@@ -23,7 +23,7 @@ import hybrid
 from hybrid.errors import HybridError
 from hybrid.policy import PRESETS
 from hybrid.prob import Partition
-from hybrid.run.events import TRACE_VERSION, Event, to_json
+from hybrid.record.events import TRACE_VERSION, Event, to_json
 
 # One core and no drafting ahead: how much is drafted ahead is a matter of time.
 OPENED = {"threads": 1, "overlap": False, "price": "1/0.1/4", "ledger": "none", "seed": 0, "span": 12}

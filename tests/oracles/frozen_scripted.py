@@ -28,10 +28,9 @@ from typer.testing import CliRunner
 from hybrid.cli import app
 from hybrid.errors import Unreachable
 from hybrid.policy import PRESETS
-from hybrid.run.recorded_events import RecordedAnswer
+from hybrid.record.recorded_events import RecordedAnswer
 from hybrid.serve.answer_log import AskedAnswer
-from hybrid.serve.feed import Follower
-from hybrid.serve.reducer import MonitorState
+from hybrid.serve.reducer import Follower, MonitorState
 from hybrid.serve.served import ServeOptions
 from hybrid.spend import STORED_CAP_LEVELS, Denial, MaxCost, MemoryLedger, Price, Settlement, SpendScope
 from hybrid.spend import bill as bill_of

@@ -45,10 +45,9 @@ def open_model(path: Path) -> None:
 
 def open_vocabulary(path: Path) -> None:
     """Open a file as that of a cloud's vocabulary: load, spell, tokenise, render."""
-    from hybrid.cloud.exact_split import ExactSplitter
-    from hybrid.cloud.renumbered import numbers_of
-    from hybrid.engine.vocabulary import share_words
-    from hybrid.engine.vocabulary_file import VocabularyFile
+    from hybrid.cloud.translated import numbers_of
+    from hybrid.cloud.translation import ExactSplitter
+    from hybrid.engine.vocabulary import VocabularyFile, share_words
     from hybrid.errors import UsageError
     from hybrid.types import Message
 

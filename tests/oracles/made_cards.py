@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 
 from hybrid.models import card as room
-from hybrid.models.agreement import AgreementSummary
 from hybrid.models.card import Fingerprint, ModelCard, ModelCards, ModelShape, TaskFamilyScore, TrainingRun
-from hybrid.models.groups import group_of
+from hybrid.models.evaluation import AgreementSummary, group_of
 from hybrid.tasks.statistics import wilson
 
 NUM = 30

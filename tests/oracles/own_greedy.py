@@ -34,7 +34,7 @@ from server_environments import Unavailable
 import hybrid
 from hybrid.engine.llama import Weights
 from hybrid.engine.real_models import model_file
-from hybrid.run.events import Rows, Started
+from hybrid.record.events import Rows, Started
 from hybrid.tasks.assistant import KINDS, QUESTIONS
 
 SERVERS = ("stub", "llama-server", "vllm")

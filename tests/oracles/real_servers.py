@@ -83,7 +83,7 @@ def _llama_server(model: str) -> None:
     params.n_ctx, params.n_parallel, params.port = CONTEXT, 1, 0
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.warmup = False
-    # As hybrid.engine.runtime.safe_model_params: on quantised weights tile instructions end the process.
+    # As hybrid.engine.native.safe_model_params: on quantised weights tile instructions end the process.
     params.no_extra_bufts = True
     server = xllamacpp.Server(params)
     print("listening on", server.listening_address, flush=True)

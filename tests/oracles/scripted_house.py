@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from hybrid.cloud.scripted import ScriptedCloud
-from hybrid.config import Settings
 from hybrid.engine import ScriptedEngine, Worker
 from hybrid.prob import Partition
 from hybrid.run import AsyncClient, FurtherModel, LocalModel
 from hybrid.run.retrying import EndpointHealth
+from hybrid.settings.config import Settings
 from hybrid.spend import Account, MemoryLedger, Price
 
 WORDS = tuple("abcdefgh")

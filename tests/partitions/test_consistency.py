@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hybrid.errors import UsageError
-from hybrid.partitions.consistency import cka_interval, compare_embeddings, linear_cka, shared_words
+from hybrid.partitions.embedding import cka_interval, compare_embeddings, linear_cka, shared_words
 
 NUM, WIDTH = 400, 24
 PIECES = [f" {chr(97 + i % 26)}{chr(97 + i // 26)}q".encode() for i in range(NUM)]

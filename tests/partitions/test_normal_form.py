@@ -9,8 +9,7 @@ from cases import each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.partitions.normal_form import TokenClass, normal_form
-from hybrid.partitions.opposites import NEGATIONS
+from hybrid.partitions.normal_form import NEGATIONS, TokenClass, normal_form
 
 FORBIDDEN = "()[]{}<>+-*/=%^&|~!@#$\\_`\u2212\u00d7\u00f7\u2260\u2264"
 

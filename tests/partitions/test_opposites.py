@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cases import each_of
 
-from hybrid.partitions.opposites import is_turned, on_two_sides, sides_of
+from hybrid.partitions.normal_form import is_turned, on_two_sides, sides_of
 
 
 @pytest.mark.parametrize(

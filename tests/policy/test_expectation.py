@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybrid.defer import CalibrationQuestion, PriorScore
-from hybrid.policy.expectation import PlannedOutcome, expect, planned_outcomes
+from hybrid.policy.explanation import PlannedOutcome, expect, planned_outcomes
 from hybrid.policy.plan import Worth
 from hybrid.policy.planning import Planner
 from hybrid.spend import AskPrices

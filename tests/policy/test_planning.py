@@ -17,8 +17,7 @@ from toy_score import ToyScore
 
 from hybrid.defer import PriorScore, QuestionForecast
 from hybrid.policy.plan import Worth
-from hybrid.policy.planning import Planner
-from hybrid.policy.pricing import place_of_rejection
+from hybrid.policy.planning import Planner, place_of_rejection
 from hybrid.spend import AskPrices
 from hybrid.types import Ability
 

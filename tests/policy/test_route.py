@@ -134,7 +134,7 @@ def test_a_planner_of_whole_answers_is_the_same_with_two_actions():
 
 def test_a_long_answer_is_decided_by_its_beginning(toys, both):
     """What follows a beginning that was shown is the same model's."""
-    from hybrid.policy.rules import route as rule
+    from hybrid.policy import presets as rule
 
     small, large = both[0]
     for worth in (0.1, 50.0):

@@ -13,7 +13,7 @@ from wrong_judges import AcceptsEverything
 
 from hybrid.errors import UsageError
 from hybrid.policy import CoinKey, PolicyOptions, preset, stages
-from hybrid.policy.chains import with_stages
+from hybrid.policy.presets import with_stages
 from hybrid.policy.progress import Progress
 from hybrid.policy.rules.block import BlockVerification
 from hybrid.policy.rules.divergence_threshold import DivergenceThreshold

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.prob import Dense, TopK, kl_coarse
-from hybrid.prob.boxes import kl_in_boxes
+from hybrid.prob.terms import kl_in_boxes
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -8,7 +8,7 @@ from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.prob.extremes import PARTS, largest
+from hybrid.prob.distribution import PARTS, largest
 
 
 def sorted_first(values, count):

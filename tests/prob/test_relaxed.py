@@ -22,7 +22,7 @@ from hybrid.prob import (
     TopMAcceptance,
     TypicalAcceptance,
 )
-from hybrid.prob.relaxed import least_entropy, top_probs
+from hybrid.prob.acceptance import least_entropy, top_probs
 
 TOKENS = range(-1, 12)
 

@@ -23,7 +23,7 @@ from naive_divergence import (
 )
 
 from hybrid.prob import TopK, kl_divergence, kl_within_rounding
-from hybrid.prob.levels import fill_to_mass
+from hybrid.prob.terms import fill_to_mass
 
 ROUNDINGS = st.sampled_from([1e-3, 0.02, 0.125, 0.7])
 

@@ -16,7 +16,7 @@ from naive_divergence import feasible, large_pairs, law, naive_tv, pairs, rows
 from scipy.optimize import linprog
 
 from hybrid.prob import FullRow, Partition, TopK, total_variation
-from hybrid.prob.transport import ConceptCost, EmbeddingCost, PotMissing, transport
+from hybrid.prob.concepts import ConceptCost, EmbeddingCost, PotMissing, transport
 
 NEAR = 1e-7
 # The package warns of its own sources when they are first compiled.

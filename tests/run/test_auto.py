@@ -7,9 +7,9 @@ import json
 import pytest
 from cases import each
 
+from hybrid.pairs.knowledge import ASKS_FOR_CHECKS, UNCALIBRATED
+from hybrid.record.events import TRACE_VERSION, Planned, to_json
 from hybrid.run import Finished, NoteAdded, RequestSent
-from hybrid.run.events import TRACE_VERSION, Planned, to_json
-from hybrid.run.pair_knowledge import ASKS_FOR_CHECKS, UNCALIBRATED
 from hybrid.run.replay import replay
 
 PROMPT = "a b c"

@@ -8,9 +8,9 @@ from dataclasses import replace
 from cases import each
 
 from hybrid.defer import CalibrationQuestion, PriorScore
+from hybrid.pairs.quote import AutoQuote
 from hybrid.policy.plan import Worth
 from hybrid.policy.planning import Planner
-from hybrid.run.auto_quote import AutoQuote
 from hybrid.spend import AskPrices, Price
 
 ASKED = CalibrationQuestion(20, 40, 50, 0.97, turned_down=True, excess_told=1.0, excess=1.2, first_rejection=12)

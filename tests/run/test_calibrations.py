@@ -12,9 +12,16 @@ from critic_score import score_of
 
 from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
 from hybrid.errors import UsageError
-from hybrid.run import calibrations
-from hybrid.run.calibrations import SUFFIX, calibration_for, forget_calibrations, keep_calibration, outranked, take_back
-from hybrid.run.pair_knowledge import DAMAGED, UNREAD, read_knowledge
+from hybrid.pairs import calibrations
+from hybrid.pairs.calibrations import (
+    SUFFIX,
+    calibration_for,
+    forget_calibrations,
+    keep_calibration,
+    outranked,
+    take_back,
+)
+from hybrid.pairs.knowledge import DAMAGED, UNREAD, read_knowledge
 
 OURS = Calibration("abc", "big", "kl:0.7", "verdict", 2.2, PriorScore("kl:0.7", chance=0.3))
 

@@ -7,13 +7,20 @@ from types import SimpleNamespace
 import pytest
 from cases import each
 
-from hybrid.config import Settings
-from hybrid.run.chain import Chain, chain_of, whole_chain
-from hybrid.run.chain_choice import FORGETTING, ChainChooser
+from hybrid.record.events import Finished, LevelsCompared, RequestSettled, SpanDrafted, SpanRead
+from hybrid.run.chain import (
+    CLOUD,
+    LEAST_COMPARED,
+    LEAST_TOKENS,
+    TIMES_FORGETTING,
+    Chain,
+    ChainChooser,
+    chain_of,
+    whole_chain,
+)
 from hybrid.run.composition import policy_of, sampling_of
 from hybrid.run.contexts import FurtherModel, LocalModel
-from hybrid.run.events import Finished, LevelsCompared, RequestSettled, SpanDrafted, SpanRead
-from hybrid.run.schedule import CLOUD, LEAST_COMPARED, LEAST_TOKENS
+from hybrid.settings.config import Settings
 from hybrid.types import CloudUsage
 
 LOCAL = LocalModel(
@@ -95,7 +102,7 @@ def test_what_the_cloud_takes_is_an_average_that_begins_with_the_first_request()
     heard.hear(RequestSettled("r", "write", None, None, 9e9), BOTH)  # what it wrote nobody knows
     then = heard.predicted(("mid",), policy)
     standing = first.nanousd_per_token and 100 / first.nanousd_per_token
-    assert (then.ms_per_token - first.ms_per_token) * standing == pytest.approx(FORGETTING * 100.0)
+    assert (then.ms_per_token - first.ms_per_token) * standing == pytest.approx(TIMES_FORGETTING * 100.0)
 
 
 def test_an_answers_tokens_count_for_patience_and_its_price_for_the_cloud_alone():

@@ -11,11 +11,11 @@ from scripted_house import WORDS
 
 from hybrid.cli.show import summary
 from hybrid.errors import UsageError
+from hybrid.partitions.partition_file import no_partition
 from hybrid.prob import Partition
-from hybrid.run.answer import Token
-from hybrid.run.contexts import no_partition
-from hybrid.run.events import TRACE_VERSION, Finished, TokenEmitted, to_json
-from hybrid.run.recorded_events import RecordedAnswer
+from hybrid.record.answer import Token
+from hybrid.record.events import TRACE_VERSION, Finished, TokenEmitted, to_json
+from hybrid.record.recorded_events import RecordedAnswer
 from hybrid.run.replay import replay
 from hybrid.types import Divergence
 

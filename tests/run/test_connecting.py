@@ -9,11 +9,11 @@ from cases import each
 
 from hybrid.cloud import Capabilities
 from hybrid.cloud.dialects.chat import Chat
-from hybrid.config import Settings
 from hybrid.errors import NotAnApi, Unreachable, VocabularyMismatch
 from hybrid.run.composition import policy_of
 from hybrid.run.connecting import SharedConnection
 from hybrid.run.retrying import EndpointHealth, RetryPolicy
+from hybrid.settings.config import Settings
 
 MADE = ("a cloud", "what it can do")
 

@@ -14,9 +14,9 @@ from cases import each
 from hybrid.engine import ScriptedEngine
 from hybrid.errors import QueueFull, QueueTimeout
 from hybrid.policy import PRESETS
+from hybrid.record.events import Queued, RequestSent, RequestSettled, to_json
+from hybrid.record.spending import check_cost_note
 from hybrid.run import Client, Finished, SpanDrafted, TokenEmitted
-from hybrid.run.events import Queued, RequestSent, RequestSettled, to_json
-from hybrid.run.spending import check_cost_note
 from hybrid.spend import Price
 
 # What a trace says of the clock and of chance names, and what belongs to waiting.

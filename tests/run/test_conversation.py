@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.errors import UsageError
-from hybrid.run.conversation import question_from
+from hybrid.record.conversation import question_from
 from hybrid.types import Message
 
 TURNS = (Message("system", "Be brief."), Message("user", "What is 47 + 86?"), Message("assistant", "133"))

@@ -13,15 +13,15 @@ from scripted_house import LARGE, SMALL, table
 
 from hybrid.defer import Calibration, CriticNumbers, Familiarity, word_buckets
 from hybrid.errors import UsageError
+from hybrid.pairs.calibrations import keep_calibration
+from hybrid.pairs.knowledge import UNREAD
+from hybrid.pairs.profile import PairFacts
 from hybrid.policy.requests import Critique, PendingToken
 from hybrid.prob import Dense
-from hybrid.run.calibrations import keep_calibration
+from hybrid.record.events import TRACE_VERSION, Finished, NoteAdded, Planned, SpanCritiqued, SpanDrafted, to_json
+from hybrid.record.recorded_events import RecordedAnswer
 from hybrid.run.deferral import PairSource
 from hybrid.run.drafting import Drafter
-from hybrid.run.events import TRACE_VERSION, Finished, NoteAdded, Planned, SpanCritiqued, SpanDrafted, to_json
-from hybrid.run.pair_facts import PairFacts
-from hybrid.run.pair_knowledge import UNREAD
-from hybrid.run.recorded_events import RecordedAnswer
 from hybrid.run.replay import replay
 from hybrid.run.replay_trace import MissingRow, ReplayCritic, ReplayTrace
 

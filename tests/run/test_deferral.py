@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.cloud import Capabilities
-from hybrid.config import Settings
 from hybrid.defer import Calibration, CalibrationQuestion, DraftSignals, PriorScore
 from hybrid.defer.outcome import DraftOutcome
 from hybrid.errors import UsageError
+from hybrid.pairs.calibrations import keep_calibration
+from hybrid.pairs.knowledge import ASKS_BY_SURPRISE, ASKS_FOR_CHECKS, UNCALIBRATED
+from hybrid.pairs.profile import PairFacts
 from hybrid.policy.plan import WORTH, Worth
-from hybrid.run.calibrations import keep_calibration
 from hybrid.run.deferral import AskedQuestion, PairSource
-from hybrid.run.pair_facts import PairFacts
-from hybrid.run.pair_knowledge import ASKS_BY_SURPRISE, ASKS_FOR_CHECKS, UNCALIBRATED
+from hybrid.settings.config import Settings
 from hybrid.spend import CapStatus, Price, TokenTimes
 
 CAN = Capabilities("big")

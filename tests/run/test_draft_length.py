@@ -10,7 +10,7 @@ from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.run.span_tuner import LONGEST_SPAN, best_length
+from hybrid.pairs.timings import LONGEST_SPAN, best_length
 
 chances = st.floats(0.05, 0.98)
 seconds = st.floats(0.001, 2.0)

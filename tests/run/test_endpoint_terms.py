@@ -8,8 +8,7 @@ import pytest
 from cases import each
 
 from hybrid.cloud import Capabilities
-from hybrid.run.endpoint_terms import EndpointTerms, block_tokens
-from hybrid.run.span_tuner import BLOCK
+from hybrid.pairs.timings import BLOCK, EndpointTerms, block_tokens
 from hybrid.spend import TARIFFS, Price, TokenTimes
 from hybrid.types import CloudUsage
 

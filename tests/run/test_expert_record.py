@@ -8,7 +8,7 @@ import json
 import pytest
 from scripted_house import SMALL, table
 
-from hybrid.run.expert_record import ExpertRecord
+from hybrid.run.experts import ExpertRecord
 
 PROMPT = "a b c"
 # The cloud is mostly like SMALL.

@@ -10,7 +10,7 @@ from cases import each, each_of
 from picky_house import MAX_TOKENS, PROMPT, answer, picky_house
 from scripted_house import SMALL, table
 
-from hybrid.run.events import TRACE_VERSION, to_json
+from hybrid.record.events import TRACE_VERSION, to_json
 from hybrid.run.replay import replay
 from hybrid.run.replay_trace import MissingRow
 

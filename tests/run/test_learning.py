@@ -12,17 +12,16 @@ import pytest
 from cases import each
 
 from hybrid.cloud import Capabilities
-from hybrid.config import Settings
 from hybrid.defer import DraftSignals, PriorScore
 from hybrid.defer.online import OnlineLearner
+from hybrid.pairs.knowledge import ASKS_BY_SURPRISE, ASKS_FOR_CHECKS, UNCALIBRATED, UNWRITTEN, OutcomeListener
+from hybrid.pairs.profile import PairFacts
 from hybrid.policy.plan import PlanCosts
 from hybrid.policy.planning import Planner
-from hybrid.run.answer import Token
+from hybrid.record.answer import Token
+from hybrid.record.events import Finished, Planned, SpanJudged, TokenEmitted
 from hybrid.run.deferral import AskedQuestion, PairSource
-from hybrid.run.events import Finished, Planned, SpanJudged, TokenEmitted
-from hybrid.run.outcomes import OutcomeListener
-from hybrid.run.pair_facts import PairFacts
-from hybrid.run.pair_knowledge import ASKS_BY_SURPRISE, ASKS_FOR_CHECKS, UNCALIBRATED, UNWRITTEN
+from hybrid.settings.config import Settings
 from hybrid.spend import Bill, Price
 from hybrid.types import Divergence
 

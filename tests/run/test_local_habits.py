@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from cases import each_of
 
+from hybrid.assemble.probing import local_habits, render_or_text
 from hybrid.cloud.probe_habits import CONVERSATION, QUESTIONS
 from hybrid.engine import Cursor
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import LocalNoise
 from hybrid.errors import UsageError
-from hybrid.model_names import MODELS
-from hybrid.run.local_habits import local_habits, render_or_text
+from hybrid.settings.names import MODELS
 from hybrid.types import Message
 
 NOISE = LocalNoise(0.02, 0.01)

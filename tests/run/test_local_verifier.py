@@ -15,11 +15,11 @@ from hybrid.cli.show import summary
 from hybrid.engine import Cursor, never
 from hybrid.engine.llama import Weights
 from hybrid.errors import UsageError
-from hybrid.model_names import MODELS
 from hybrid.policy.requests import Check, PendingToken
-from hybrid.run.events import SpanDrafted, SpanRead, to_json
-from hybrid.run.local_verifier import LocalVerifier
+from hybrid.record.events import SpanDrafted, SpanRead, to_json
 from hybrid.run.replay import replay
+from hybrid.run.verifier import LocalVerifier
+from hybrid.settings.names import MODELS
 
 CHAIN = "small*4>mid"
 QUESTION = "What is 470 + 386?"

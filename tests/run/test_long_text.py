@@ -17,7 +17,7 @@ from hybrid.policy.gates import ALWAYS
 from hybrid.policy.requests import Draft
 from hybrid.run.drafting import Drafter
 from hybrid.run.open_request import WriteStream
-from hybrid.run.vocabulary_check import VocabularyCheck
+from hybrid.run.verifier import VocabularyCheck
 from hybrid.types import Sampling
 
 LONG = 100

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 from cases import each
 
+from hybrid.record.answer import Token
+from hybrid.record.events import TRACE_VERSION, Finished, TokenEmitted, to_json
 from hybrid.run import LocalModel
-from hybrid.run.answer import Token
 from hybrid.run.client import AsyncClient
-from hybrid.run.events import TRACE_VERSION, Finished, TokenEmitted, to_json
 from hybrid.run.replay import replay
 from hybrid.types import Divergence
 

@@ -11,13 +11,13 @@ import pytest
 from cases import each, each_of
 
 from hybrid.cloud import WriteQuestion
-from hybrid.config import Settings
 from hybrid.policy import PRESETS
+from hybrid.record.events import TRACE_VERSION, Finished, RecordingStarted, to_json
 from hybrid.run import RequestSent, TokenEmitted
 from hybrid.run import cloud_verifier as verifying
 from hybrid.run.composition import policy_of
-from hybrid.run.events import TRACE_VERSION, Finished, RecordingStarted, to_json
 from hybrid.run.replay import replay
+from hybrid.settings.config import Settings
 from hybrid.spend import Price
 from hybrid.types import CloudUsage
 

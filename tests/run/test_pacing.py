@@ -14,10 +14,10 @@ from hybrid.defer import PriorScore, QuestionForecast
 from hybrid.errors import Unreachable
 from hybrid.policy.plan import Worth
 from hybrid.policy.planning import Planner
-from hybrid.run.answer_builder import NO_REQUEST, SMALLER_REQUEST
+from hybrid.record.answer_builder import NO_REQUEST, SMALLER_REQUEST
+from hybrid.record.events import TRACE_VERSION, Degraded, Finished, Planned, RequestSent, to_json
+from hybrid.record.recorded_events import RecordedAnswer
 from hybrid.run.deferral import BoundPlanner
-from hybrid.run.events import TRACE_VERSION, Degraded, Finished, Planned, RequestSent, to_json
-from hybrid.run.recorded_events import RecordedAnswer
 from hybrid.run.replay import replay
 from hybrid.types import CloudUsage
 

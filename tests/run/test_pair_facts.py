@@ -9,8 +9,8 @@ import pytest
 from hybrid.cloud import Capabilities
 from hybrid.cloud.probe_result import ProbeCache, ProbeResult
 from hybrid.errors import UsageError
-from hybrid.model_names import MODELS
-from hybrid.run.pair_facts import PairFacts, token_times
+from hybrid.pairs.profile import PairFacts, token_times
+from hybrid.settings.names import MODELS
 from hybrid.spend import TokenTimes
 
 URL, CAN = "http://gpu:8000", Capabilities("big")

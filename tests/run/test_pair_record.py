@@ -10,7 +10,7 @@ import pytest
 from cases import each
 
 from hybrid.engine.identity import identify_by_ends
-from hybrid.run.pair_record import (
+from hybrid.pairs.profile import (
     MOST_JUDGES,
     MOST_PAIRS,
     JudgedTokens,

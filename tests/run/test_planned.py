@@ -13,8 +13,8 @@ from toy_score import ToyScore
 from hybrid.errors import Unreachable
 from hybrid.policy.plan import DraftPlan, Worth
 from hybrid.policy.planning import Planner
+from hybrid.record.events import Finished, Planned, RequestSent, SpanJudged, TokenEmitted, to_json
 from hybrid.run.deferral import BoundPlanner
-from hybrid.run.events import Finished, Planned, RequestSent, SpanJudged, TokenEmitted, to_json
 
 PROMPT = "a b c"
 LENGTH = 24

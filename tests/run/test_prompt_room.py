@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybrid
-from hybrid.config import Settings
 from hybrid.engine import ScriptedEngine, Worker
 from hybrid.engine.llama import Weights
 from hybrid.errors import ContextOverflow
 from hybrid.run.contexts import LocalContexts, LocalModel
-from hybrid.sources import choosing
+from hybrid.settings.config import Settings
+from hybrid.settings.sources import choosing
 from hybrid.types import Message
 
 BUNDLED = Path(hybrid.__file__).parent / "models" / "small.gguf"

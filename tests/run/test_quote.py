@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from cases import each
 
+from hybrid.pairs.profile import JudgedTokens
+from hybrid.pairs.quote import UNPROBED, PriceQuote
 from hybrid.policy import PolicyOptions, preset
-from hybrid.run.pair_record import JudgedTokens
-from hybrid.run.quote import UNPROBED, PriceQuote
 from hybrid.spend import Price
 
 KL = preset("kl", PolicyOptions())

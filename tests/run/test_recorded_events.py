@@ -14,9 +14,9 @@ import pytest
 from cases import each, each_of
 
 from hybrid.errors import UsageError
-from hybrid.run.answer import Token
-from hybrid.run.events import TRACE_VERSION, Finished, Planned, RecordingStarted, Rows, TokenEmitted, to_json
-from hybrid.run.recorded_events import RecordedAnswer
+from hybrid.record.answer import Token
+from hybrid.record.events import TRACE_VERSION, Finished, Planned, RecordingStarted, Rows, TokenEmitted, to_json
+from hybrid.record.recorded_events import RecordedAnswer
 from hybrid.types import Divergence
 
 RECORDED = Path(__file__).parent / "recorded_0_1_0"

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from cases import each, each_of
 
-from hybrid.bench.speed.recurrent_model import TINY, write_recurrent_model
 from hybrid.engine import ScriptedEngine
 from hybrid.engine.llama import Weights
+from hybrid.lab.speed.recurrent_model import TINY, write_recurrent_model
 from hybrid.policy import PRESETS
 from hybrid.run import Finished, RequestSent, SpanDrafted
 

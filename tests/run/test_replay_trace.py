@@ -15,7 +15,7 @@ from hybrid.cloud import Chunk
 from hybrid.errors import UsageError
 from hybrid.policy import PRESETS
 from hybrid.prob import Dense
-from hybrid.run.events import TRACE_VERSION, Finished, key_of, packed, to_json, unpacked
+from hybrid.record.events import TRACE_VERSION, Finished, key_of, packed, to_json, unpacked
 from hybrid.run.replay import replay
 from hybrid.run.replay_trace import MissingRow, ReplayTrace
 from hybrid.types import CloudUsage

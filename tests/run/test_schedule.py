@@ -8,7 +8,7 @@ from itertools import combinations, product
 import pytest
 from cases import each
 
-from hybrid.run.schedule import (
+from hybrid.run.chain import (
     CLOUD,
     LEAST_COMPARED,
     SPANS,

@@ -9,7 +9,7 @@ from cases import each
 
 from hybrid.cloud import WriteQuestion
 from hybrid.policy import SeededCoin
-from hybrid.run.events import TRACE_VERSION, to_json
+from hybrid.record.events import TRACE_VERSION, to_json
 from hybrid.run.replay import replay
 
 HOT = {"temperature": 1.5, "raw": True, "max_tokens": 20}

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from cases import each
 
-from hybrid.run.events import Finished, RequestSent, RequestSettled, SpanDrafted
-from hybrid.run.span_tuner import SpanTuner, best_length
+from hybrid.pairs.timings import SpanTuner, best_length
+from hybrid.record.events import Finished, RequestSent, RequestSettled, SpanDrafted
 from hybrid.spend import TARIFFS, Price
 from hybrid.types import CloudUsage
 

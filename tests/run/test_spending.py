@@ -14,11 +14,11 @@ from cases import each_of
 from scripted_house import SMALL, Clock
 
 from hybrid.errors import Unreachable, UsageError
+from hybrid.pairs.profile import PairFacts
 from hybrid.policy import PRESETS, PolicyOptions
+from hybrid.record.spending import CheckCostNote, Spending, Spent
 from hybrid.run import Client, Finished, NoteAdded, RequestSent, RequestSettled, TokenEmitted
 from hybrid.run.deferral import PairSource
-from hybrid.run.pair_facts import PairFacts
-from hybrid.run.spending import CheckCostNote, Spending, Spent
 from hybrid.spend import TokenTimes
 from hybrid.types import CloudUsage
 
@@ -234,11 +234,11 @@ def timed(house, monkeypatch):
 
     ``held_back``: what it writes comes when the last token is there. ``written_ms``: what a probe has measured.
     """
-    monkeypatch.setattr("hybrid.run.spending.LEAST_S", 3.0)
-    monkeypatch.setattr("hybrid.run.spending.LONG_S", 10.0)
+    monkeypatch.setattr("hybrid.record.spending.LEAST_S", 3.0)
+    monkeypatch.setattr("hybrid.record.spending.LONG_S", 10.0)
     clock = Clock()
-    for name in ("open_request", "answer_builder"):
-        monkeypatch.setattr(f"hybrid.run.{name}.time", SimpleNamespace(monotonic=clock))
+    for name in ("run.open_request", "record.answer_builder"):
+        monkeypatch.setattr(f"hybrid.{name}.time", SimpleNamespace(monotonic=clock))
 
     def build(local_s, request_s, *, token_s=0.0, held_back=False, written_ms=None, faults=()):
         def small(prefix):

@@ -9,8 +9,8 @@ from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.run.answer_builder import StopStringDecoder
-from hybrid.run.events import Finished, Flushed, TokenEmitted
+from hybrid.record.answer_builder import StopStringDecoder
+from hybrid.record.events import Finished, Flushed, TokenEmitted
 
 PROMPT = "a b c"
 letters = st.text("ab\u00e9\U0001f642", max_size=12)

@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.engine import ScriptedEngine, ThoughtMarks
-from hybrid.run.answer_builder import CUT_THOUGHTS, ONLY_THOUGHTS
-from hybrid.run.events import NoteAdded, TokenEmitted, text_of, thoughts_of, to_json
+from hybrid.record.answer_builder import CUT_THOUGHTS, ONLY_THOUGHTS, ThoughtDecoder, overlap
+from hybrid.record.events import NoteAdded, TokenEmitted, text_of, thoughts_of, to_json
 from hybrid.run.replay import replay
-from hybrid.run.thoughts import ThoughtDecoder, overlap
 
 MARKS = [ThoughtMarks("<t>", "</t>"), ThoughtMarks("<|c|>", "final<|m|>"), ThoughtMarks("tt", "tit"), None]
 parts = st.sampled_from(["<t>", "</t>", "<", "<|c|>", "final<|m|>", "fin", "t", "i", " ", "\n", "é", "🙂", "a"])

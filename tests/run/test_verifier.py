@@ -10,7 +10,7 @@ from hybrid.engine import Cursor
 from hybrid.policy import PolicyOptions, SeededCoin, preset
 from hybrid.policy.requests import PendingToken, Scored, Wrote, ids
 from hybrid.prob import Dense, TopK
-from hybrid.run.answer_builder import AnswerBuilder
+from hybrid.record.answer_builder import AnswerBuilder
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver
 from hybrid.run.verifier import RenderedPrompt

@@ -9,8 +9,8 @@ from cases import each
 
 from hybrid.cloud import Chunk
 from hybrid.errors import Unreachable
+from hybrid.record.events import TRACE_VERSION, to_json
 from hybrid.run import Finished
-from hybrid.run.events import TRACE_VERSION, to_json
 from hybrid.run.replay import replay
 from hybrid.types import CloudUsage
 

@@ -12,11 +12,11 @@ from scripted_house import LARGE, SMALL
 
 from hybrid.errors import MissingCapability, Unreachable
 from hybrid.prob import Dense
-from hybrid.run.answer import Token
-from hybrid.run.events import RecordingStarted, TokenEmitted
+from hybrid.record.answer import Token
+from hybrid.record.events import RecordingStarted, TokenEmitted
 from hybrid.serve import answering, listening
-from hybrid.serve.logprobs import NOT_LISTED, RowKeeper, TokenScore, legacy
 from hybrid.serve.monitor import Monitor
+from hybrid.serve.replies import NOT_LISTED, RowKeeper, TokenScore, legacy
 from hybrid.serve.served import ServeOptions
 from hybrid.types import Sampling
 

@@ -11,11 +11,11 @@ from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.config import Settings, names_for
 from hybrid.serve import asked
-from hybrid.serve.api_error import ApiError
 from hybrid.serve.asked import MOST_CHOICES, MOST_STOPS, RELAYED, num_values, object_of, read_chat, read_completion
-from hybrid.setting_info import SettingPlace
+from hybrid.serve.errors import ApiError
+from hybrid.settings.config import Settings, names_for
+from hybrid.settings.setting_info import SettingPlace
 from hybrid.types import Message
 
 TURN = {"role": "user", "content": "x"}

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from hybrid.serve import answering, asked
 from hybrid.serve.answer_log import AnswerLog, AskedAnswer
-from hybrid.serve.api_error import ApiError
-from hybrid.serve.body_total import BodyTotal
+from hybrid.serve.body import BodyTotal
+from hybrid.serve.errors import ApiError
 from hybrid.serve.guard import Guard
 from hybrid.serve.served import ServeOptions
 from hybrid.types import Message

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybrid.serve.answer_log import AskedAnswer
-from hybrid.serve.feed import Follower
-from hybrid.serve.reducer import NUM_FINISHED, MonitorState
+from hybrid.serve.reducer import NUM_FINISHED, Follower, MonitorState
 
 
 class Page:

@@ -29,7 +29,7 @@ from asgi_caller import Opened
 from cases import each
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
-from hybrid.bench.speed.random_model import HALF_BILLION, write_random_model
+from hybrid.lab.speed.random_model import HALF_BILLION, write_random_model
 from hybrid.serve import server
 from hybrid.serve.app import make_app
 from hybrid.serve.monitor import Monitor

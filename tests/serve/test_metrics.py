@@ -12,9 +12,8 @@ from event_streams import streams
 from hypothesis import given, settings
 
 from hybrid.serve.answer_log import AskedAnswer
-from hybrid.serve.metrics import metrics
+from hybrid.serve.metrics import Standing, metrics
 from hybrid.serve.reducer import MonitorState
-from hybrid.serve.standing import Standing
 
 SAMPLE = re.compile(r"(?P<name>[a-zA-Z_][a-zA-Z0-9_]*)(?:\{(?P<labels>.*)\})? (?P<value>[^ ]+)")
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\["\\n])*)"(?:,|$)')

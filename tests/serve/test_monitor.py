@@ -16,8 +16,8 @@ from pydantic import SecretStr
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from hybrid.run.answer import Token
-from hybrid.run.events import CloudRecovered, Degraded, TokenEmitted
+from hybrid.record.answer import Token
+from hybrid.record.events import CloudRecovered, Degraded, TokenEmitted
 from hybrid.serve import monitor
 from hybrid.serve.errors import internal_error
 from hybrid.serve.served import Served, ServeOptions

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.serve.answering import read_long
-from hybrid.serve.api_error import ApiError
 from hybrid.serve.asked import read_chat
-from hybrid.serve.pace import Pace
+from hybrid.serve.body import Pace
+from hybrid.serve.errors import ApiError
 
 # Calls of functions between two rests: some milliseconds. 3,000 turns without a rest are 15,000 to 300,000.
 MOST_CALLS = 12_000

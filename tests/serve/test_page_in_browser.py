@@ -23,8 +23,8 @@ from server_environments import Unavailable, python_of
 from starlette.applications import Starlette
 
 import hybrid
-from hybrid.run.answer import Token
-from hybrid.run.events import (
+from hybrid.record.answer import Token
+from hybrid.record.events import (
     CheckAnswered,
     Degraded,
     Finished,
@@ -35,9 +35,9 @@ from hybrid.run.events import (
     to_json,
 )
 from hybrid.serve import monitor
-from hybrid.serve.recorded import recorded_html
+from hybrid.serve.metrics import Standing, StandingReader
+from hybrid.serve.monitor import recorded_html
 from hybrid.serve.served import Served, ServeOptions
-from hybrid.serve.standing import Standing, StandingReader
 from hybrid.types import CloudUsage
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients, pytest.mark.timeout(300)]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybrid import errors
-from hybrid.run.events import (
+from hybrid.record.events import (
     CheckAnswered,
     CloudRecovered,
     Degraded,
@@ -24,7 +24,7 @@ from hybrid.run.events import (
     Started,
     TokenEmitted,
 )
-from hybrid.run.spending import Spending
+from hybrid.record.spending import Spending
 from hybrid.serve.answer_log import LEFT, REASONS, AskedAnswer
 from hybrid.serve.errors import reason_of
 from hybrid.serve.reducer import NUM_FINISHED, MonitorState, reason_class
@@ -127,8 +127,8 @@ def _example():
     from event_streams import PIECES, ROW
 
     from hybrid.prob import TopK
-    from hybrid.run.answer import Token
-    from hybrid.run.events import RecordingStarted, Rows
+    from hybrid.record.answer import Token
+    from hybrid.record.events import RecordingStarted, Rows
 
     return [
         Started((1,), "kl"),

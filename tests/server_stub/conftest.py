@@ -19,8 +19,7 @@ from hybrid.engine.llama import Weights
 from hybrid.prob import Dense
 from server_stub.__main__ import listen
 from server_stub.app import App
-from server_stub.breakage import hush
-from server_stub.faults import Faults
+from server_stub.faults import Faults, hush
 from server_stub.served import Served
 from server_stub.slots import Slot, Slots
 

@@ -15,10 +15,10 @@ from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server_stub.accounts import Accounts
+from server_stub.app import Accounts
+from server_stub.ask import Row
 from server_stub.completion import Charge
 from server_stub.faults import NAMES, ONLY_STREAMS, Faults, share
-from server_stub.rows import Row
 from server_stub.wire import WireError
 
 PATH = "/v1/completions"

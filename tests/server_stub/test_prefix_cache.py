@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.engine import num_shared
-from server_stub.prefix_cache import PrefixCache
+from server_stub.slots import PrefixCache
 
 IDS = st.lists(st.integers(0, 1), max_size=20).map(tuple)
 SALTED = st.tuples(IDS, st.sampled_from([None, "mine"]))

@@ -15,13 +15,11 @@ from hypothesis import strategies as st
 
 from hybrid.engine import Interrupted, Worker, num_shared
 from hybrid.engine.llama import Weights
-from hybrid.model_names import MODELS
 from hybrid.prob import Dense
+from hybrid.settings.names import MODELS
 from server_stub.app import App, Served
-from server_stub.ask import Scoring
-from server_stub.prefix_cache import PrefixCache
-from server_stub.rows import NO_TOKEN
-from server_stub.slots import Slot, Slots
+from server_stub.ask import NO_TOKEN, Scoring
+from server_stub.slots import PrefixCache, Slot, Slots
 
 TOP = 2  # rows that are kept do not know every token
 IDS = st.lists(st.integers(0, 2), min_size=1, max_size=80).map(tuple)

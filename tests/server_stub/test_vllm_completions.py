@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from hybrid.prob import Dense
 from server_stub import wire
+from server_stub.ask import Row
 from server_stub.dialects.vllm_completions import CompletionRequest, read_request
-from server_stub.rows import Row
 from server_stub.wire import WireError
 
 LOGITS = st.lists(st.floats(-30, 30), min_size=2, max_size=12).map(np.array)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.spend import CheckRates, LongContext, Price
-from hybrid.spend.break_even import LONGEST_SPAN
+from hybrid.spend.ask_prices import LONGEST_SPAN
 
 # From a study with real texts: prompt tokens at 1, repeated ones at k, w a completion token; None: never.
 PUBLISHED = [

@@ -16,10 +16,10 @@ from money import max_cost_of, settled
 from hybrid.errors import LedgerError
 from hybrid.spend import Denial
 from hybrid.spend.durable import LedgerAdmin
+from hybrid.spend.durable import file as owners
 from hybrid.spend.durable import ledger as durable_ledger
-from hybrid.spend.durable import owner as owners
 
-CHILD = "from hybrid.spend.durable.owner import owner; print(owner(), flush=True); input()"
+CHILD = "from hybrid.spend.durable.file import owner; print(owner(), flush=True); input()"
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ from collections import Counter
 from cases import each, each_of
 
 from hybrid.tasks import BY_NAME, split_of
-from hybrid.tasks.fact_table import FACTS
-from hybrid.tasks.facts import BY_LEVEL, PHRASINGS, WORDING, ask_fact, canonicals, fact_of, word_answer
+from hybrid.tasks.facts import BY_LEVEL, FACTS, PHRASINGS, WORDING, ask_fact, canonicals, fact_of, word_answer
 
 FAMILY = BY_NAME["facts"]
 # The first ninety-two elements in their order: a position is an atomic number. Written without looking at the table.

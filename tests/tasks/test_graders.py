@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.tasks import BY_NAME, FAMILIES, Problem, polynomial
-from hybrid.tasks.wording import Wording
+from hybrid.tasks.problem import Wording
 
 families = each("family", FAMILIES, ids=lambda family: family.name)
 

@@ -9,8 +9,7 @@ import pytest
 from cases import each, each_of
 
 from hybrid.tasks import BY_NAME, FAMILIES, MIXES, distinct, split_of, training_stream
-from hybrid.tasks.fact_table import FACTS
-from hybrid.tasks.facts import WORDING, fact_of
+from hybrid.tasks.facts import FACTS, WORDING, fact_of
 from hybrid.tasks.mix import CONFUSED, levels_given, levels_heard, text_given
 
 MODELS = ("small", "mid", "large")

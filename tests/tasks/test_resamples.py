@@ -7,14 +7,14 @@ import pytest
 from cases import each_of
 from scipy.optimize import linprog
 
-from hybrid.tasks.resamples import (
+from hybrid.tasks.statistics import (
     Resamples,
     cheapest_bill,
     estimate,
     expected_calibration_error,
     oracle_bill,
+    rpi,
 )
-from hybrid.tasks.statistics import rpi
 
 
 def test_a_resample_repeats_each_problem_as_often_as_it_was_drawn_and_the_first_is_the_data():

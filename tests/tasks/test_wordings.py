@@ -14,7 +14,7 @@ from hybrid import tasks
 from hybrid.tasks import FAMILIES as LADDER
 from hybrid.tasks import distinct, split_of, wordings
 from hybrid.tasks.wordings import CONCEPT_OF, CONCEPTS, FAMILIES, FIRST_WORDS, MISTAKEN, WORDS, grade, meaning, say
-from hybrid.tasks.wordings.world import FALLS, FEELINGS, NAMES, PLACES, THINGS, liking
+from hybrid.tasks.wordings.families import FALLS, FEELINGS, NAMES, PLACES, THINGS, liking
 
 families = each("family", FAMILIES, ids=lambda family: family.name)
 

@@ -15,7 +15,7 @@ PAIR = ("local", "http://scripted", "scripted")
 @pytest.fixture
 def label_file(tmp_path):
     """Open the pair's file; what a test has left open is closed."""
-    from hybrid.tune.label_file import LabelFile, PairNames
+    from hybrid.tune.buying import LabelFile, PairNames
 
     opened = []
 

@@ -21,10 +21,9 @@ from hybrid.errors import UsageError
 from hybrid.spend import AskPrices, Price
 from hybrid.tasks.statistics import Estimate
 from hybrid.tune.bought import CERTIFICATES
-from hybrid.tune.calibrating import EXCESS_JUDGE, calibrate_pair
-from hybrid.tune.drafters import choose_drafter, nats_left
+from hybrid.tune.buying import PairNames
+from hybrid.tune.calibrating import EXCESS_JUDGE, calibrate_pair, choose_drafter, nats_left
 from hybrid.tune.fit import fit
-from hybrid.tune.label_file import PairNames
 from hybrid.tune.report import OF_CRITIC, drafters, proposals
 from hybrid.tune.report import tables as report_tables
 

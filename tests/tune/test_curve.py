@@ -10,7 +10,7 @@ from cases import each, each_of
 
 from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
 from hybrid.spend import AskPrices, Price
-from hybrid.tune.curve import bill_curve
+from hybrid.tune.forecasts import bill_curve
 
 RNG = np.random.default_rng(11)
 PRICES = [AskPrices.of(Price.parse(f"1/0.1/4{tariff}")) for tariff in (":uncached", ":cached", ":new")]

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from hybrid.defer import Calibration, CriticNumbers, DraftSignals, LabelledDraft, LabelledQuestion, mean_surprise
+from hybrid.defer.learned import BoostedTrees
 from hybrid.defer.logistic import sigmoid
-from hybrid.defer.trees import BoostedTrees
 from hybrid.errors import UsageError
 from hybrid.tune import fit as fitting
+from hybrid.tune.diagnosis import auroc, ece, reason_of_loss
 from hybrid.tune.fit import export_trees, fit
-from hybrid.tune.quality import auroc, ece, reason_of_loss
 
 PAIR = {"local": "small", "cloud": "large", "judge": "kl:0.7"}
 

@@ -15,10 +15,10 @@ from cases import each, each_of
 
 from hybrid.spend import AskPrices, Price
 from hybrid.tasks.statistics import Estimate
+from hybrid.tune.buying import PairNames
 from hybrid.tune.calibrating import calibrate_pair
 from hybrid.tune.fit import fit
 from hybrid.tune.forecasts import in_order, labels_bill
-from hybrid.tune.label_file import PairNames
 from hybrid.tune.report import choices
 
 PRICES = AskPrices.of(Price.parse("1/0.1/4"))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hybrid.defer import CalibrationQuestion
-from hybrid.tune.quality import auroc, ece
+from hybrid.tune.diagnosis import auroc, ece
 
 
 def rows(chances, turned_down):

@@ -12,9 +12,8 @@ from cases import each, each_of
 
 from hybrid.prob import margin_certificate
 from hybrid.spend import AskPrices, CheckRates, Price
-from hybrid.tune.acceptance import is_favourite
 from hybrid.tune.bought import BoughtQuestion
-from hybrid.tune.rule_bills import HANDOFF, check_rates, cloud_alone, doubt, local_alone, once, spans
+from hybrid.tune.rule_bills import HANDOFF, check_rates, cloud_alone, doubt, is_favourite, local_alone, once, spans
 
 PRICES = [AskPrices.of(Price.parse(f"1/0.1/4{tariff}")) for tariff in ("", ":cached", ":new")]
 NEVER, ALWAYS = "kl:1000000", "kl:0"

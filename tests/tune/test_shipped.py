@@ -9,11 +9,11 @@ import pytest
 import hybrid.defer
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.defer import Calibration, word_buckets
-from hybrid.defer.trees import BoostedTrees
+from hybrid.defer.learned import BoostedTrees
 from hybrid.engine.identity import identify
-from hybrid.model_names import MODELS
+from hybrid.settings.names import MODELS
 from hybrid.tasks import FAMILIES, distinct
-from hybrid.tune.quality import auroc, ece
+from hybrid.tune.diagnosis import auroc, ece
 
 DATA = Path(hybrid.defer.__file__).parent / "data"
 

@@ -8,7 +8,7 @@ import numpy as np
 from bought_texts import VOCABULARY, questions
 from cases import each
 
-from hybrid.tune.threshold import CANDIDATES, ENOUGH, UNKNOWN, choose_threshold, is_clouds_own
+from hybrid.tune.calibrating import CANDIDATES, ENOUGH, UNKNOWN, choose_threshold, is_clouds_own
 
 
 def with_tokens(text, tokens, *, ended=True):

@@ -14,8 +14,7 @@ from typing import TypeAlias
 
 from hybrid.tasks import Problem, TaskLevel
 from hybrid.tasks.command import LENGTHS, MONTHS
-from hybrid.tasks.problem import Rng
-from hybrid.tasks.wording import Wording
+from hybrid.tasks.problem import Rng, Wording
 
 Draw: TypeAlias = Callable[[Rng, int], Problem]
 

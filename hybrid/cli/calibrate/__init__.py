@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 
-from hybrid.cli.exits import EXIT_PARTLY, exit_codes
+from hybrid.cli.exits import EXIT_PARTLY, check_writable, exit_codes, progress, write_whole
 from hybrid.cli.flags import takes_flags
-from hybrid.cli.progress import progress
-from hybrid.cli.whole_file import check_writable, write_whole
 from hybrid.errors import CloudError, EngineError, UsageError, escape_controls
-from hybrid.setting_info import SettingPlace
+from hybrid.settings.setting_info import SettingPlace
 
 if TYPE_CHECKING:
     from hybrid.cli.calibrate.labels import PairLabels
@@ -132,9 +130,9 @@ def _calibrate(
     as_json: bool,
 ) -> None:
     from hybrid.cli.calibrate.labels import asked_by, label_pairs  # noqa: PLC0415  (help needs no llama.cpp)
-    from hybrid.sources import load  # noqa: PLC0415
+    from hybrid.settings.sources import load  # noqa: PLC0415
     from hybrid.tune.bought import read_judge  # noqa: PLC0415
-    from hybrid.tune.questions import bundled_families  # noqa: PLC0415
+    from hybrid.tune.buying import bundled_families  # noqa: PLC0415
 
     if "judge" in chosen:
         read_judge(chosen["judge"])
@@ -177,7 +175,7 @@ def _kept(pair: CalibratedPair, *, use: bool) -> CalibrationInForce:
     """Keep what was fitted, unless it would take the place of what knows more questions, and nobody said so."""
     from hybrid.cli.calibrate.labels import in_force, told_calibration  # noqa: PLC0415
     from hybrid.cli.calibrate.tables import CalibrationInForce  # noqa: PLC0415
-    from hybrid.run.calibrations import calibration_for, keep_calibration  # noqa: PLC0415
+    from hybrid.pairs.calibrations import calibration_for, keep_calibration  # noqa: PLC0415
 
     new = pair.calibration
     of_pair = partial(calibration_for, new.local, new.cloud, critic=new.critic)

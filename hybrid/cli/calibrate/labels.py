@@ -15,23 +15,33 @@ from typing import Any, cast
 
 import hybrid
 from hybrid.assemble import BUNDLED_LOCAL, ClientOpener, known_price
-from hybrid.cli.questions import lines, object_of, question_of
+from hybrid.batch.questions import lines, object_of, question_of
 from hybrid.cloud import Capabilities
-from hybrid.config import AnswerChoices, Settings
 from hybrid.defer import Calibration
 from hybrid.defer.state import forget_outcomes
 from hybrid.engine.identity import identify
 from hybrid.engine.real_models import model_file
 from hybrid.errors import CloudError, ContextOverflow, UsageError
-from hybrid.model_names import NAMED
+from hybrid.pairs.calibrations import calibration_for, forget_calibrations, is_shipped, take_back
 from hybrid.run import AsyncClient
-from hybrid.run.calibrations import calibration_for, forget_calibrations, is_shipped, take_back
-from hybrid.sources import identities_file, scores_folder
+from hybrid.settings.config import AnswerChoices, Settings
+from hybrid.settings.names import NAMED
+from hybrid.settings.sources import identities_file, scores_folder
 from hybrid.spend import AskPrices, Price, as_usd, endpoint_id, usd_to_nanousd
 from hybrid.tasks import TaskFamily
-from hybrid.tune.buying import AskedForLabels, Bought, BuyingProgress, buy, critiqued
-from hybrid.tune.label_file import LabelFile, PairNames, bought_before
-from hybrid.tune.questions import NUM_QUESTIONS, assistant_questions, bundled_questions
+from hybrid.tune.buying import (
+    NUM_QUESTIONS,
+    AskedForLabels,
+    Bought,
+    BuyingProgress,
+    LabelFile,
+    PairNames,
+    assistant_questions,
+    bought_before,
+    bundled_questions,
+    buy,
+    critiqued,
+)
 
 Say = Callable[[str], None]
 BUNDLED_NAME = "the bundled small model"

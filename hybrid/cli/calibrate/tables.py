@@ -13,8 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hybrid.errors import escape_controls
-from hybrid.tune.calibrating import CalibratedPair
-from hybrid.tune.drafters import choose_drafter, nats_left
+from hybrid.tune.calibrating import CalibratedPair, choose_drafter, nats_left
 from hybrid.tune.report import ReportTable, drafters, headline, plain, proposals, tables
 
 WIDEST = 400

@@ -13,14 +13,12 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from hybrid.cli.exits import exit_codes
-from hybrid.cli.whole_file import check_writable, write_whole
+from hybrid.cli.exits import check_writable, exit_codes, write_whole
 from hybrid.errors import UsageError, escape_controls
 
 if TYPE_CHECKING:
-    from hybrid.bench.arms import Arm, ReportAnswer
-    from hybrid.bench.comparison import Comparison, Plan
     from hybrid.cli.demo.report import DemoReport
+    from hybrid.lab.arms import Arm, Comparison, Plan, ReportAnswer
 
 EPILOG = """
 The bundled pair answers generated problems it was not trained on, in five ways: the small model alone, the policies
@@ -98,17 +96,17 @@ demo.__doc__ = f"{demo.__doc__}\n{EPILOG}"
 
 
 def _demonstrate(tasks: int | None, seed: int, *, keeps_cache: bool) -> tuple[DemoReport, dict[str, Any]]:
-    from hybrid.bench import demo as room  # noqa: PLC0415  (help and usage errors need no llama.cpp)
-    from hybrid.bench.comparison import Plan  # noqa: PLC0415
     from hybrid.cli.demo import report  # noqa: PLC0415
+    from hybrid.lab import demo as room  # noqa: PLC0415  (help and usage errors need no llama.cpp)
+    from hybrid.lab.arms import Plan  # noqa: PLC0415
 
     comparison = _compare(room.ARMS, Plan(room.NUM_PROBLEMS if tasks is None else tasks, "test", seed, keeps_cache))
     return report.demonstration(comparison), room.to_json(comparison)
 
 
 def _demonstrate_real(tasks: int | None, seed: int, *, keeps_cache: bool) -> tuple[DemoReport, dict[str, Any]]:
-    from hybrid.bench import real_demo as room  # noqa: PLC0415
     from hybrid.cli.demo import real  # noqa: PLC0415
+    from hybrid.lab import real_demo as room  # noqa: PLC0415
 
     count = room.NUM_QUESTIONS if tasks is None else tasks
     room.pick_questions(count, seed)
@@ -137,9 +135,9 @@ def _show(shown: DemoReport, found: dict[str, Any], *, as_json: bool, html: Path
 
 
 def _calibrate(tasks: int | None, seed: int, *, keeps_cache: bool, as_json: bool) -> None:
-    from hybrid.bench import calibration as room  # noqa: PLC0415
-    from hybrid.bench.comparison import Plan  # noqa: PLC0415
     from hybrid.cli.demo import report, tables  # noqa: PLC0415
+    from hybrid.lab import calibration as room  # noqa: PLC0415
+    from hybrid.lab.arms import Plan  # noqa: PLC0415
 
     plan = Plan(room.NUM_PROBLEMS if tasks is None else tasks, "calibration", seed, keeps_cache)
     comparison = _compare(room.ARMS, plan)
@@ -150,7 +148,7 @@ def _calibrate(tasks: int | None, seed: int, *, keeps_cache: bool, as_json: bool
 
 
 def _compare(arms: Sequence[Arm], plan: Plan) -> Comparison:
-    from hybrid.bench.comparison import compare  # noqa: PLC0415
+    from hybrid.lab.arms import compare  # noqa: PLC0415
 
     with _progress(arms, plan.num_problems) as report_answer:
         return asyncio.run(compare(arms, plan, report_answer))

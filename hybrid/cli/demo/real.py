@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hybrid.bench.arms import Trial
-from hybrid.bench.real_demo import CLOUD, HYBRIDS, LOCAL, LOCAL_MODEL, MAX_TOKENS, PACKAGE, RealComparison
 from hybrid.cli.demo import report
 from hybrid.cli.demo.report import DemoReport, ShownAnswer, ShownQuestion
+from hybrid.lab.arms import Trial
+from hybrid.lab.real_demo import CLOUD, HYBRIDS, LOCAL, LOCAL_MODEL, MAX_TOKENS, PACKAGE, RealComparison
 
 # Broken where a terminal of 80 columns needs it.
 COLUMNS = ("", "by the\ncloud", "requests", "bill in\nUSD", "of the\ncloud's", "excess nats\na token")

@@ -12,11 +12,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hybrid.bench.arms import LARGE, PRICE, SMALL, Arm, Trial
-from hybrid.bench.calibration import choose_arms, is_shipped
-from hybrid.bench.comparison import Comparison
-from hybrid.bench.demo import HOW_CHOSEN, HYBRIDS, pick_examples
-from hybrid.run.answer import Answer, Token
+from hybrid.lab.arms import LARGE, PRICE, SMALL, Arm, Comparison, Trial
+from hybrid.lab.calibration import choose_arms, is_shipped
+from hybrid.lab.demo import HOW_CHOSEN, HYBRIDS, pick_examples
+from hybrid.record.answer import Answer, Token
 from hybrid.tasks.statistics import Estimate
 from hybrid.types import Divergence
 

@@ -13,14 +13,13 @@ from rich.table import Table
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from hybrid.bench.arms import LARGE, SMALL
-from hybrid.bench.calibration import choose_arms
-from hybrid.bench.comparison import Comparison
 from hybrid.cli.demo import report
 from hybrid.cli.demo.report import DemoReport, ShownQuestion
 from hybrid.cli.show import STYLES, styled
 from hybrid.errors import escape_controls
-from hybrid.run.answer import Answer
+from hybrid.lab.arms import LARGE, SMALL, Comparison
+from hybrid.lab.calibration import choose_arms
+from hybrid.record.answer import Answer
 
 # Wide enough for the table, narrow enough for a README.
 PICTURE_WIDTH = 100

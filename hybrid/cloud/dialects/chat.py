@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
-from hybrid.cloud.completion_limit import most_completion
 from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, Json, OpenAi, ScoreFlow
 from hybrid.cloud.dialects.reading import NO_ROWS, event_of, finish_of, guarded
 from hybrid.cloud.dialects.text_tokens import TextVocabulary, only_documented, read_content, split_text
 from hybrid.cloud.port import Capabilities, Chunk, ModelQuestion, ScoreQuestion, WriteQuestion
 from hybrid.cloud.prompt_bounds import BoundedPrompt, BoundedTurn, CountedAnswer, PromptCounts
+from hybrid.cloud.reply_floor import most_completion
 from hybrid.errors import MissingCapability
 from hybrid.types import CloudUsage
 

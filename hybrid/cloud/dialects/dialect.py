@@ -17,7 +17,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeAlias
 
-from hybrid.cloud.completion_limit import LimitName
 from hybrid.cloud.dialects.reading import fields_of, read_usage
 from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.cloud.port import (
@@ -31,6 +30,7 @@ from hybrid.cloud.port import (
     max_usage,
     min_usage,
 )
+from hybrid.cloud.reply_floor import LimitName
 from hybrid.errors import CloudError, MissingCapability
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Message
 

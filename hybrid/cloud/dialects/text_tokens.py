@@ -14,8 +14,8 @@ from itertools import combinations, pairwise
 from typing import Any
 
 from hybrid.cloud.dialects.reading import NO_ROWS, choice_of, finish_of, guarded, number, read_usage
-from hybrid.cloud.normal_forms import max_bytes
 from hybrid.cloud.port import Chunk, ModelQuestion, ScoreQuestion, WriteQuestion
+from hybrid.cloud.prompt_bounds import max_bytes
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
 from hybrid.types import CloudUsage, Ids, Vocabulary

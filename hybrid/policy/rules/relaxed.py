@@ -1,6 +1,6 @@
 """Relaxed acceptance: a drafted token is accepted if the cloud likes it well enough. Presets relaxed and certified.
 
-The rules are ``prob.relaxed``'s: additive, multiplicative, top-m and Medusa's typical acceptance (arXiv:2401.10774).
+The rules are ``prob.acceptance``'s: additive, multiplicative, top-m and Medusa's typical acceptance (arXiv:2401.10774).
 What a divergence says about them are ``prob.certificates`` (after arXiv:2606.30265).
 """
 

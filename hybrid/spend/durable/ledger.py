@@ -16,8 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hybrid.errors import LedgerError
-from hybrid.spend.durable.file import PATIENCE_S, SqliteFile
-from hybrid.spend.durable.owner import is_dead, owner
+from hybrid.spend.durable.file import PATIENCE_S, SqliteFile, is_dead, owner
 from hybrid.spend.durable.schema import caps_of, checksum
 from hybrid.spend.ledger import (
     CAP_LEVELS,

@@ -1,16 +1,23 @@
 """Problems with many right wordings: a small world, its families, and what the wordings pair is taught of it."""
 
 from hybrid.tasks.wordings.families import (
+    CONCEPT_OF,
+    CONCEPTS,
     FAMILIES,
+    FIRST_WORDS,
     MAX_TOKENS,
     MISTAKEN,
     TASTES,
+    WORDS,
     Lesson,
+    Taste,
     WordingsModel,
     grade,
+    is_told,
+    meaning,
+    say,
     training_stream,
 )
-from hybrid.tasks.wordings.world import CONCEPT_OF, CONCEPTS, FIRST_WORDS, WORDS, Taste, is_told, meaning, say
 
 __all__ = [
     "CONCEPTS",

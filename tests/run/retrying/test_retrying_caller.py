@@ -10,7 +10,7 @@ import pytest
 from cases import each, each_of
 
 from hybrid.errors import BadReply, Unreachable
-from hybrid.run.events import RequestRetried
+from hybrid.record.events import RequestRetried
 from hybrid.run.retrying import CAPACITY, COST, FIRST_WAIT_S, BreakerConfig, EndpointHealth, RetryingCaller, RetryPolicy
 
 

@@ -1,0 +1,237 @@
+"""The profile of a pair of models: who they are, and how many drafted tokens the cloud judged and kept."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hybrid.cloud import Capabilities
+from hybrid.cloud.probe_result import ProbeCache
+from hybrid.engine.identity import identify, identify_by_ends
+from hybrid.errors import UsageError
+from hybrid.policy import Policy
+from hybrid.record.answer import Answer
+from hybrid.settings.names import NAMED
+from hybrid.settings.sources import identities_file, pairs_file
+from hybrid.spend import TokenTimes, endpoint_id
+from hybrid.store.json_store import JsonStore
+
+# Who the local model is, and what was measured of an endpoint's speed: the facts that prices and a score depend on.
+#
+# The law (``tests/run/test_pair_facts.py``): facts of another model, endpoint or vocabulary are none; what cannot be
+# read is none.
+
+
+@dataclass(frozen=True)
+class PairFacts:
+    """Facts of a client's two models.
+
+    ``local``: what identifies the model's file; None: nothing is known of any pair, and nothing is kept. ``times``:
+    what a probe has measured of an endpoint; it may read a file. ``shipped_only``: of the pair is known what comes with
+    the package, and neither what a user has bought nor what was learned. ``critic``: what identifies the critic's file;
+    None: there is no critic.
+    """
+
+    local: str | None = None
+    times: Callable[[Capabilities], TokenTimes | None] = lambda _: None
+    shipped_only: bool = False
+    critic: str | None = None
+
+    @classmethod
+    def of(
+        cls, model: Path, cloud: str | None, probes: Callable[[], ProbeCache | None], critic: Path | None = None
+    ) -> PairFacts:
+        """Return the facts of a model file and an endpoint, and of a critic's file.
+
+        ``probes``: where probes are kept; None: nowhere.
+        """
+        return cls(
+            _identity(model),
+            lambda can: token_times(can, cloud, probes),
+            critic=None if critic is None else _identity(critic),
+        )
+
+
+def _identity(model: Path) -> str | None:
+    with contextlib.suppress(OSError, UsageError):
+        return identify(model, identities_file())
+    return None
+
+
+def token_times(can: Capabilities, cloud: str | None, probes: Callable[[], ProbeCache | None]) -> TokenTimes | None:
+    """Return the times that the last probe of an endpoint measured; None where there was none, or not all of them."""
+    cache = None
+    with contextlib.suppress(UsageError):  # no home to keep a file in
+        cache = probes()
+    found = cache.read_all(cloud, can.model) if cloud and cache else []
+    last = found[-1] if found else None
+    if last is None or last.written_ms is None or last.scored_ms is None or last.check_ms is None:
+        return None
+    return TokenTimes(last.written_ms, last.scored_ms, last.reread_ms, last.check_ms)
+
+
+# What was seen of a pair of models: how many drafted tokens the cloud judged and kept, counted as answers end.
+#
+# Laws (``tests/run/test_pair_record.py``): counts and names are kept, never a text; what many processes add at once
+# adds up; a file that cannot be read holds nothing and is told, and one that cannot be written is no failure.
+
+# So many judged tokens must have been seen before their share is held against a break-even.
+ENOUGH = 50
+# The pairs, and the judges of each, that were seen last are kept.
+MOST_PAIRS, MOST_JUDGES = 256, 16
+# Beyond any, and within what a float counts.
+MOST_COUNT = 2**50
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class JudgedTokens:
+    """Drafted tokens that a check judged, and how many of them were kept."""
+
+    kept: int = 0
+    judged: int = 0
+
+    @classmethod
+    def of(cls, answer: Answer) -> JudgedTokens:
+        """Count an answer's. What was drafted after a rejected token was not judged."""
+        if not answer.usage.checks:
+            return cls()
+        kept = sum(token.how == "accepted" for token in answer.tokens)
+        turned_down = sum(token.source == "cloud" and token.why is not None for token in answer.tokens)
+        return cls(kept, kept + turned_down)
+
+    def __add__(self, other: JudgedTokens) -> JudgedTokens:
+        """Add up what was seen."""
+        return JudgedTokens(self.kept + other.kept, self.judged + other.judged)
+
+    @property
+    def share(self) -> float | None:
+        """The share that was kept; None: too few were judged to say."""
+        return self.kept / self.judged if self.judged >= ENOUGH else None
+
+    @classmethod
+    def from_json(cls, entry: object) -> JudgedTokens:
+        """Read what ``to_json`` returned; what is of another shape is nothing."""
+        match entry:
+            case [int(kept), int(judged)] if type(kept) is type(judged) is int and 0 <= kept <= judged <= MOST_COUNT:
+                return cls(kept, judged)
+        return cls()
+
+    def to_json(self) -> list[int]:
+        """Return plain data for ``json.dumps``."""
+        return [self.kept, self.judged]
+
+
+@dataclass(frozen=True)
+class PairRecord:
+    """The file of counts, for one local model (by what identifies its file) and one endpoint (by its name)."""
+
+    path: Path
+    local: str
+    endpoint: str
+
+    @property
+    def store(self) -> JsonStore:
+        """The file's entries, a pair each."""
+        return JsonStore(self.path, "pairs", VERSION, _is_entry)
+
+    @property
+    def damage(self) -> str | None:
+        """Say in a sentence that some of the file is not used; None where all of it is. It reads the file."""
+        return self.store.damage
+
+    def read(self, model: str) -> dict[str, JudgedTokens]:
+        """Return what was seen with a model there, by judge."""
+        return _by_judge(self.store.read_entries().get(self._key(model)))
+
+    def models(self) -> list[str]:
+        """Return the models there that something was seen with, the last one last."""
+        begin = self._key("")
+        return [key.removeprefix(begin) for key in self.store.read_entries() if key.startswith(begin)]
+
+    def add(self, model: str, judge: str, seen: JudgedTokens) -> bool:
+        """Add what an answer has shown; return whether that could be written."""
+
+        def added(entries: dict[str, Any]) -> dict[str, Any]:
+            judges = _by_judge(entries.pop(self._key(model), None))
+            judges[judge] = judges.pop(judge, JudgedTokens()) + seen
+            kept = {name: counts.to_json() for name, counts in list(judges.items())[-MOST_JUDGES:]}
+            return dict(list({**entries, self._key(model): kept}.items())[-MOST_PAIRS:])
+
+        return self.store.change(added)
+
+    def adopt(self, model: Path) -> None:
+        """Take over what version 0.1.0 counted of a local model's file, which it identified otherwise."""
+        entries = self.store.read_entries()
+        if not entries or all(key.startswith(f"{self.local} ") for key in entries):
+            return
+        earlier = f"{identify_by_ends(model)} "
+        if any(key.startswith(earlier) for key in entries):
+            self.store.change(
+                lambda now: {
+                    (f"{self.local} {key.removeprefix(earlier)}" if key.startswith(earlier) else key): counts
+                    for key, counts in now.items()
+                }
+            )
+
+    def _key(self, model: str) -> str:
+        return f"{self.local} {self.endpoint} {model}"
+
+
+def pair_record(cloud: str | None, local: Path) -> PairRecord | None:
+    """Return where it is counted what is seen of a local model and an endpoint (a URL, or a model by its name).
+
+    None: of the bundled pair nothing is counted, nor where there is no home to keep a file in.
+    """
+    if cloud is None:
+        return None
+    with contextlib.suppress(OSError, UsageError):
+        identity = identify(local, identities_file())
+        record = PairRecord(pairs_file(), identity, cloud if cloud in NAMED else endpoint_id(cloud))
+        record.adopt(local)
+        return record
+    return None
+
+
+def seen_of_pair(cloud: str | None, local: Path, model: str) -> dict[str, JudgedTokens]:
+    """Return what was seen of a local model with a model of an endpoint, by judge."""
+    record = pair_record(cloud, local)
+    return record.read(model) if record else {}
+
+
+def _by_judge(entry: object) -> dict[str, JudgedTokens]:
+    judges = entry if isinstance(entry, dict) else {}
+    return {name: JudgedTokens.from_json(counts) for name, counts in judges.items()}
+
+
+def _is_entry(entry: object) -> bool:
+    counts = entry.values() if isinstance(entry, dict) else [None]
+    return all(JudgedTokens.from_json(each).to_json() == each for each in counts)
+
+
+class PairObserver:
+    """Counts the tokens that a client's answers show to be judged; without a record nothing is counted."""
+
+    def __init__(self, record: PairRecord | None) -> None:
+        """Take the file of counts, for a client that has one."""
+        self._record = record
+        self._writes: set[asyncio.Future[bool]] = set()
+
+    def add(self, answer: Answer, policy: Policy, model: str) -> None:
+        """Count an answer, on disk and in a thread."""
+        seen, judge = JudgedTokens.of(answer), str(policy.judge)
+        if self._record is None or not seen.judged:
+            return
+        write = asyncio.get_running_loop().run_in_executor(None, partial(self._record.add, model, judge, seen))
+        self._writes.add(write)
+        write.add_done_callback(self._writes.discard)
+
+    async def aclose(self) -> None:
+        """Wait until everything is on disk."""
+        if self._writes:
+            await asyncio.wait(self._writes)

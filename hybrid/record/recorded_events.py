@@ -1,0 +1,229 @@
+"""The events of a trace file, read back, of every version in ``READ_VERSIONS``; rows where they were recorded.
+
+The laws (``tests/run/test_recorded_events.py``): what ``to_json`` wrote comes back as the events that they were, less
+what no trace tells; an event that is not known is passed over; a file that was cut off in its last line is read up to
+there; anything else is a sentence. Rows are read one at a time: those of a long answer are larger than a memory. Of
+drafts that were turned down no rows come back: a file names a row's place by a hash of the text before it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hybrid.engine import ThoughtMarks
+from hybrid.errors import UsageError
+from hybrid.prob import Spelling
+from hybrid.prob.distribution import MAX_ID
+from hybrid.record import events
+from hybrid.record.answer import Answer, RecordedExpert
+from hybrid.record.events import READ_VERSIONS, Event, event_name, key_of, unpacked
+from hybrid.record.row_json import row_from_json
+from hybrid.store.line_file import open_regular
+from hybrid.types import Ids, Sampling
+
+# What events were called in versions 3 and 4.
+_OLD_NAMES = {
+    "asked": "request_sent",
+    "drafted": "span_drafted",
+    "judged": "check_answered",
+    "noted": "note_added",
+    "recording": "recording_started",
+    "resumed": "cloud_recovered",
+    "retried": "request_retried",
+    "settled": "request_settled",
+    "shown": "token_emitted",
+}
+_PLAIN: dict[str, type[Any]] = {
+    event_name(kind): kind
+    for kind in (
+        events.Queued,
+        events.Started,
+        events.SpanDrafted,
+        events.SpanCritiqued,
+        events.SpanJudged,
+        events.RequestSent,
+        events.RequestSettled,
+        events.RequestRetried,
+        events.CheckAnswered,
+        events.Degraded,
+        events.NoteAdded,
+        events.CloudRecovered,
+        events.TokenEmitted,
+        events.Flushed,
+    )
+}
+_DAMAGE = ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError
+# What an answer of version 3 did not tell.
+_UNTOLD = {"degraded_kind": None, "policy": "", "guarantee": ""}
+
+
+@dataclass(frozen=True)
+class RecordedAnswer:
+    """One answer's trace. ``prompt``: as the model read it; None: the file has no rows, and so no vocabulary."""
+
+    path: Path
+    ids: Ids
+    prompt: str | None
+
+    @classmethod
+    def read(cls, path: Path) -> RecordedAnswer:
+        """Read what rows need to be placed. Raises UsageError with one sentence for anything but a trace."""
+        ids: list[int] = []
+        prompt: list[int] = []
+        pieces: tuple[bytes, ...] = ()
+
+        def read(line: dict[str, Any]) -> None:
+            nonlocal prompt, pieces
+            match line["event"]:
+                case "token_emitted":
+                    ids.append(_token_id(line["token"]["id"]))
+                case "started":
+                    prompt = list(line["prompt"])
+                case "recording_started":
+                    pieces = tuple(map(bytes.fromhex, line["pieces"]))
+
+        for _ in _lines(path, read):
+            pass
+        known = all(isinstance(token, int) and 0 <= token < len(pieces) for token in prompt)
+        text = b"".join(pieces[token] for token in prompt).decode("utf-8", "replace") if pieces and known else None
+        return cls(path, tuple(ids), text)
+
+    def events(self) -> Iterator[Event]:
+        """Yield its events. Raises UsageError at a line that is none."""
+        keys = {key_of(self.ids[:end]): end for end in range(len(self.ids) + 1)}
+        reader = _EventReader(self.ids, keys)
+        yield from filter(None, _lines(self.path, reader.read))
+
+
+class _EventReader:
+    """Makes events of lines; the noise of the local rows is told before them."""
+
+    def __init__(self, ids: Ids, keys: Mapping[str, int]) -> None:
+        """Take the answer's tokens, and how many of them stand before a place, by its key."""
+        self._ids = ids
+        self._keys = keys
+        self._noise: tuple[float, float | None] = (0.0, None)
+        self._words = Spelling((), frozenset())
+
+    def read(self, line: dict[str, Any]) -> Event | None:
+        """Return the event of a line; None: it is not known here."""
+        match line["event"]:
+            case "recording_started":
+                return self._recording(line)
+            case "rows":
+                return self._rows(line)
+            case "finished":
+                return events.Finished(_answer(line))
+            case str(name) if name in _PLAIN:
+                event: Event = msgspec.convert(_with_intervals(line), _PLAIN[name])
+                return event
+            case str():
+                return None
+        raise TypeError(line["event"])
+
+    def _recording(self, line: dict[str, Any]) -> events.RecordingStarted:
+        shift, marks = line.get("shift"), line.get("thoughts")
+        self._noise = float(line.get("noise", 0.0)), None if shift is None else float(shift)
+        pieces = tuple(map(bytes.fromhex, line["pieces"]))
+        self._words = Spelling(pieces, frozenset(line["end_ids"]))
+        return events.RecordingStarted(
+            pieces,
+            tuple(line["end_ids"]),
+            Sampling(**line["sampling"]),
+            line["max_tokens"],
+            dict(line["choices"]),
+            *self._noise,
+            line.get("planner"),
+            None if marks is None else ThoughtMarks(**marks),
+            tuple(RecordedExpert(**each) for each in line.get("experts", ())),
+            line.get("mix"),
+            tuple(line.get("chain", ())),
+            tuple(line.get("models", ())),
+            groups_from_json(line.get("concepts")),
+        )
+
+    def _rows(self, line: dict[str, Any]) -> events.Rows | None:
+        end = self._keys.get(line["key"])
+        if end is None:
+            return None
+        local = None if line["local"] is None else unpacked(line["local"], *self._noise)
+        cloud = None if line["cloud"] is None else row_from_json(line["cloud"], self._words)
+        return events.Rows(self._ids[:end], local, cloud, line["written"], tuple(line["banned"]), bool(line.get("cut")))
+
+
+def _answer(line: dict[str, Any]) -> Answer:
+    tokens = [_with_interval(token) for token in line["tokens"]]
+    return msgspec.convert({**_UNTOLD, **line, "tokens": tokens}, Answer)
+
+
+def _with_intervals(line: dict[str, Any]) -> dict[str, Any]:
+    return {**line, "token": _with_interval(line["token"])} if "token" in line else line
+
+
+def _with_interval(token: dict[str, Any]) -> dict[str, Any]:
+    """Return a token whose divergence is unbounded where JSON could not say so."""
+    known = {name: token[name] for name in ("kl", "concept_kl") if token.get(name) is not None}
+    return token | {
+        name: {key: math.inf if value is None else value for key, value in kl.items()} for name, kl in known.items()
+    }
+
+
+def _lines(path: Path, read: Callable[[dict[str, Any]], Any]) -> Iterator[Any]:
+    """Yield what ``read`` makes of each line, under its event's present name. Raises UsageError, naming the line."""
+    try:
+        with open_regular(path) as file:
+            check_header(file.readline(), path)
+            for number, text in enumerate(file, start=2):
+                try:
+                    line = json.loads(text)
+                    line["event"] = _OLD_NAMES.get(line["event"], line["event"])
+                    found = read(line)
+                except (*_DAMAGE, msgspec.MsgspecError):
+                    if not text.endswith("\n"):
+                        return  # cut off: a disk that was full, or a process that was killed
+                    msg = f"{path} is damaged: line {number} is no event of a trace"
+                    raise UsageError(msg) from None
+                yield found
+    except OSError as error:
+        msg = f"{path}: {error.strerror}"
+        raise UsageError(msg) from None
+    except UnicodeError:
+        msg = f"{path} is no trace, or a damaged one: it holds bytes that are no text"
+        raise UsageError(msg) from None
+
+
+def _token_id(value: object) -> int:
+    """Return a token's id. Raises ValueError for what cannot be one."""
+    if not isinstance(value, int) or not 0 <= value <= MAX_ID:
+        msg = f"no token's id: {value}"
+        raise ValueError(msg)
+    return value
+
+
+def check_header(line: str, path: Path) -> None:
+    """Raise UsageError for another first line than a trace's, or one of a version that is not read."""
+    try:
+        header = json.loads(line)
+    except (ValueError, RecursionError):
+        header = None
+    version = header.get("trace") if isinstance(header, dict) else None
+    if version in READ_VERSIONS:
+        return
+    which = f"{', '.join(map(str, READ_VERSIONS[:-1]))} or {READ_VERSIONS[-1]}"
+    if isinstance(version, int):
+        msg = f"{path} is a trace of version {version}, not {which}: record it again with --trace FILE --trace-rows"
+    else:
+        msg = f"{path} is no trace: record one with --trace FILE --trace-rows"
+    raise UsageError(msg)
+
+
+def groups_from_json(groups: list[list[int]] | None) -> tuple[Ids, ...] | None:
+    """Read the tokens that say the same. Raises TypeError or ValueError for what is none."""
+    return None if groups is None else tuple(tuple(map(int, group)) for group in groups)
