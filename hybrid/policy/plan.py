@@ -21,7 +21,7 @@ MOST_WORTH = 1e200
 WORTH = 2.2
 # Of a pair that nobody calibrated, learned online from the first question on: on the calibration halves of the bundled
 # pair and of two foreign ladders, 1,200 questions each, this multiple recovers 0.91 to 0.99 at 0.54 to 0.65 of the
-# cloud's bill, under two tariffs; 2.2 recovers 0.94 to 1.00 at 0.59 to 0.71. What it does on others: bench/README.md.
+# cloud's bill, under two tariffs; 2.2 recovers 0.94 to 1.00 at 0.59 to 0.71. What it does on others: lab/README.md.
 UNKNOWN_WORTH = 1.5
 
 

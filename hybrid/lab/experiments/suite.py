@@ -1,7 +1,7 @@
 """What is run: the pairs, the rules with their dials, and the sections of the default run.
 
 A section is a pair of models at one temperature, some questions, and the rules that answer them. The sections' sizes
-are chosen so that all of them fit 45 minutes on two idle cores (``bench/README.md`` has the measured speeds).
+are chosen so that all of them fit 45 minutes on two idle cores (``lab/README.md`` has the measured speeds).
 """
 
 from __future__ import annotations
