@@ -33,12 +33,12 @@ from hybrid.record.spending import CheckCostNote, CheckTimeNote, Spending, Spent
 from hybrid.run.chain import ChainChooser, whole_chain
 from hybrid.run.cloud_verifier import CloudVerifier, Connect, RowsWanted
 from hybrid.run.composition import (
+    Decoding,
     by_cloud_alone,
     check_effect,
     most_tokens,
     policy_of,
     recording_of,
-    sampling_of,
     seeded,
     within_reach,
 )
@@ -293,27 +293,27 @@ class AsyncClient:
 
     async def _answer(self, prompt: TextOrTurns, settings: Settings, publish: Publish) -> Answer:
         asked_at = time.monotonic()
-        policy = policy_of(settings)  # what contradicts itself is refused before anything is waited for
-        chain = self.chains.choose(policy, sampling_of(settings))
+        decoding = Decoding.of(settings)  # what contradicts itself is refused before anything is waited for
+        chain = self.chains.choose(decoding.policy, decoding.sampling)
         if not chain.models:
-            settings, chain = by_cloud_alone(settings), whole_chain(self._local)
+            decoding, chain = Decoding.of(by_cloud_alone(settings)), whole_chain(self._local)
+        settings = decoding.settings
         rendered = await self._contexts.read(prompt, settings)
-        concepts = await self._contexts.concepts(policy_of(settings), rendered.ids, settings)
+        concepts = await self._contexts.concepts(decoding.policy, rendered.ids, settings)
         asked = AskedPrompt(prompt, rendered, chain, asked_at, concepts)
         async with (
             self._contexts.borrow(rendered.ids, settings, publish) as context,
             self._account.open_budget(settings.conversation) as budget,
         ):
-            return await self._write(asked, settings, context, budget, publish)
+            return await self._write(asked, decoding, context, budget, publish)
 
     async def _write(
-        self, asked: AskedPrompt, settings: Settings, context: CursorContext, budget: AnswerBudget, publish: Publish
+        self, asked: AskedPrompt, decoding: Decoding, context: CursorContext, budget: AnswerBudget, publish: Publish
     ) -> Answer:
         """Answer a question in the context that was lent for it."""
-        rendered, ids, chain, sampling = asked.rendered, asked.rendered.ids, asked.chain, sampling_of(settings)
-        words, price = self._contexts.words, lambda: budget.price
+        rendered, ids, chain, settings = asked.rendered, asked.rendered.ids, asked.chain, decoding.settings
+        words, price, policy = self._contexts.words, lambda: budget.price, decoding.policy
         room = words.num_context - len(ids)
-        policy = policy_of(settings, room=room)
         bound: BoundPlanner | None = None
 
         def published(event: Event) -> None:
@@ -325,7 +325,7 @@ class AsyncClient:
             if (
                 isinstance(event, Finished)
                 and chain.models[-1] == self._local.name
-                and (made := self._connection.made_for(settings)) is not None
+                and (made := self._connection.made_for(decoding)) is not None
             ):
                 self._pair.add(event.answer, policy, made[1].model)
             publish(event)
@@ -338,10 +338,10 @@ class AsyncClient:
             builder.note(said)
         caller = RetryingCaller(self._health, published)
         open_ended, rows = not settings.max_tokens, settings.trace_rows
-        wanted = RowsWanted(sampling, settings.cloud_top_k, everywhere=rows, open_ended=open_ended)
-        connect = partial(self._connection.make_for, policy, settings)
+        wanted = RowsWanted(decoding.sampling, settings.cloud_top_k, everywhere=rows, open_ended=open_ended)
+        connect = partial(self._connection.make_for, decoding)
         verifier = CloudVerifier(connect, caller, budget, context.engine, builder, wanted)
-        connected, decides = self._connection.made_for(settings) is not None, policy.planner is not None
+        connected, decides = self._connection.made_for(decoding) is not None, policy.planner is not None
         can = await verifier.connect(connected=connected, decides=decides) if policy.needs else None
         settings = settings if can is None else within_reach(settings, can)
         span = self._span(settings, len(ids), can)
@@ -354,7 +354,7 @@ class AsyncClient:
         limits = AnswerLimits(most_tokens(settings, room), settings.overlap, recording)
         words_asked = words_of(asked.prompt)
         writers = await local_writers(self._contexts, context, chain, policy, settings, ids, words_asked)
-        tell_names(builder, chain, writers, lambda: made[1] if (made := self._connection.made_for(settings)) else None)
+        tell_names(builder, chain, writers, lambda: made[1] if (made := self._connection.made_for(decoding)) else None)
         try:
             return await Driver(
                 rendered, writers.drafter, context.worker, verifier, builder, limits, writers.levels

@@ -9,6 +9,7 @@ import math
 import secrets
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 from hybrid.cloud import Capabilities
@@ -43,11 +44,6 @@ def weighs(policy: str) -> bool:
     ['auto', 'route']
     """
     return parse_policy(policy)[0].build(PolicyOptions()).planner is not None
-
-
-def keeps_whole(settings: Settings) -> bool:
-    """Whether an answer is one model's own text, under the policy that the settings name. Raises UsageError."""
-    return policy_of(settings).is_whole(most_tokens(settings, TO_THE_END))
 
 
 def most_tokens(settings: Settings, room: int) -> int:
@@ -88,6 +84,25 @@ def policy_of(
     chosen = preset(settings.policy, choices)
     _check_mixture(settings, chosen)
     return PRESETS["local"].build(choices) if settings.offline else chosen
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How one answer is decoded, resolved once when its question is read; ``policy`` is bound to no pair yet."""
+
+    settings: Settings
+    policy: Policy
+    sampling: Sampling
+
+    @classmethod
+    def of(cls, settings: Settings) -> Decoding:
+        """Resolve an answer's settings. Raises UsageError where they contradict each other."""
+        return cls(settings, policy_of(settings), sampling_of(settings))
+
+    @property
+    def whole(self) -> bool:
+        """Whether the answer is one model's own text."""
+        return self.policy.is_whole(most_tokens(self.settings, TO_THE_END))
 
 
 def _check_mixture(settings: Settings, policy: Policy) -> None:
@@ -149,7 +164,7 @@ def _check_dials(settings: Settings, given: Mapping[str, object]) -> None:
         acting = " and ".join(name for name in PRESETS if weighs(name))
         msg = f"{asked[0]} changes nothing in the policy {settings.policy}: it acts in {acting}"
         raise UsageError(msg)
-    if (late := {"stream", "patience"} & set(asked)) and settings.stream == "blocks" and keeps_whole(settings):
+    if (late := {"stream", "patience"} & set(asked)) and settings.stream == "blocks" and Decoding.of(settings).whole:
         name = "stream" if "stream" in late else "patience"
         msg = f"{name} contradicts {settings.policy}: an answer is decided as a whole, or early by the question alone"
         raise UsageError(msg)
@@ -263,5 +278,6 @@ def seeded(settings: Settings) -> Settings:
 
 def within_reach(settings: Settings, can: Capabilities) -> Settings:
     """Ask for no more log-probabilities than the endpoint gives: what a policy may draw from depends on it."""
-    most = settings.cloud_top_k if can.most_k is None else min(can.most_k, settings.cloud_top_k)
-    return settings.model_copy(update={"cloud_top_k": most})
+    if can.most_k is None or can.most_k >= settings.cloud_top_k:
+        return settings
+    return settings.model_copy(update={"cloud_top_k": can.most_k})

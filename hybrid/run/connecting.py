@@ -13,11 +13,10 @@ import asyncio
 from dataclasses import dataclass
 
 from hybrid.errors import CloudError, MissingCapability, NotAnApi, UsageError, VocabularyMismatch
-from hybrid.policy import ABILITY_TEXT, PRESETS, Policy
+from hybrid.policy import ABILITY_TEXT, PRESETS
 from hybrid.run.cloud_verifier import Connect, Connection
-from hybrid.run.composition import keeps_whole, policy_of, sampling_of, with_parts, within_reach
+from hybrid.run.composition import Decoding, policy_of, with_parts, within_reach
 from hybrid.run.retrying import BreakerState
-from hybrid.settings.config import Settings
 
 # How a client stands at a moment: its contexts, its line, its endpoint.
 
@@ -90,24 +89,25 @@ class SharedConnection:
             self._no_messages = True
             raise mismatch from None
 
-    def made_for(self, settings: Settings) -> Connection | None:
-        """Return the connection that answers under some settings; None: there is none yet."""
-        other = self._by_messages.made if self._by_messages is not None and keeps_whole(settings) else None
-        return other or (None if self._is_open(settings) else self.made)
+    def made_for(self, decoding: Decoding) -> Connection | None:
+        """Return the connection that an answer is asked for over; None: there is none yet."""
+        other = self._by_messages.made if self._by_messages is not None and decoding.whole else None
+        return other or (None if self._is_open(decoding) else self.made)
 
-    def _is_open(self, settings: Settings) -> bool:
+    def _is_open(self, decoding: Decoding) -> bool:
         """Whether an answer might be asked for by messages, though there is a connection."""
-        if self._by_messages is None or self.made is None or not keeps_whole(settings):
+        if self._by_messages is None or self.made is None or not decoding.whole:
             return False
+        settings = decoding.settings
         can, said = self.made[1], settings.top_k or settings.min_p or settings.template_args
         return can.ids and can.same_words is None and settings.dialect is None and not said and not self._no_messages
 
-    async def _make_whole(self, settings: Settings, asked_at: float) -> Connection:
+    async def _make_whole(self, decoding: Decoding, asked_at: float) -> Connection:
         """Return the connection of an answer that needs no common vocabulary."""
-        if (made := self.made_for(settings)) is not None:
+        if (made := self.made_for(decoding)) is not None:
             return made
         connection = await self.make_any(asked_at)
-        if not self._is_open(settings):
+        if not self._is_open(decoding):
             return connection
         unknown = VocabularyMismatch("nobody can tell its vocabulary")
         try:
@@ -115,22 +115,26 @@ class SharedConnection:
         except VocabularyMismatch:
             return connection
 
-    async def make_for(self, policy: Policy, settings: Settings, asked_at: float) -> Connection:
+    async def make_for(self, decoding: Decoding, asked_at: float) -> Connection:
         """Return the connection. Raises MissingCapability where the policy needs more than there is, and CloudError."""
-        whole = keeps_whole(settings)
-        connection = await (self._make_whole(settings, asked_at) if whole else self.make(asked_at))
+        settings, policy, whole = decoding.settings, decoding.policy, decoding.whole
+        connection = await (self._make_whole(decoding, asked_at) if whole else self.make(asked_at))
         capabilities = connection[1]
         abilities, same_words = capabilities.abilities, capabilities.same_words is not False
         lacking = " and ".join(ABILITY_TEXT[need] for need in sorted(policy.needs - abilities))
         if lacking or not (same_words or policy.reads_text or whole):
-            sampling = sampling_of(settings)
-            able = [name for name, found in PRESETS.items() if found.works(abilities, sampling, same_words=same_words)]
+            able = [
+                name
+                for name, found in PRESETS.items()
+                if found.works(abilities, decoding.sampling, same_words=same_words)
+            ]
             needs = f"needs an endpoint that can {lacking}" if lacking else OTHER_WORDS
             asked = with_parts(policy.name, {name: getattr(settings, name) for name in ("gate", "judge", "scope")})
             msg = f"policy {asked} {needs}; here {', '.join(able)} work"
             raise MissingCapability(msg)
+        reached = within_reach(settings, capabilities)
         try:
-            policy_of(within_reach(settings, capabilities))
+            _ = policy if reached is settings else policy_of(reached)
         except UsageError as error:
             raise MissingCapability(str(error)) from None
         return connection

@@ -18,7 +18,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Protocol, get_args
 
 import numpy as np
@@ -86,7 +86,7 @@ class AskedQuestion:
         judge = chosen or (None if threshold is None else f"kl:{number_text(threshold)}")
         return f"{judge or DEFAULT_JUDGE}:strict" if settings.strict else judge
 
-    @property
+    @cached_property
     def whole(self) -> bool:
         """Whether the planner has but two actions: to keep an answer whole, or to have it written."""
         return (planner := policy_of(self.settings).planner) is not None and planner.whole

@@ -10,7 +10,7 @@ from cases import each
 from hybrid.cloud import Capabilities
 from hybrid.cloud.dialects.chat import Chat
 from hybrid.errors import NotAnApi, Unreachable, VocabularyMismatch
-from hybrid.run.composition import policy_of
+from hybrid.run.composition import Decoding
 from hybrid.run.connecting import SharedConnection
 from hybrid.run.retrying import EndpointHealth, RetryPolicy
 from hybrid.settings.config import Settings
@@ -121,7 +121,7 @@ class At:
 def reached(run, door, other, **settings):
     shared = SharedConnection(door, other)
     chosen = Settings(**({"policy": "route", "cloud": "http://gpu"} | settings))
-    return run(shared.make_for(policy_of(chosen), chosen, 0.0)), shared, chosen
+    return run(shared.make_for(Decoding.of(chosen), 0.0)), shared, chosen
 
 
 @each("policy", ["route", "cloud", "auto", "kl", "greedy-exact"])
@@ -135,9 +135,9 @@ def test_what_is_one_models_own_is_asked_for_by_messages_where_the_words_are_oth
                 reached(run, door, other, policy=policy)
             continue
         found, shared, chosen = reached(run, door, other, policy=policy)
-        assert found == shared.made_for(chosen) == run(shared.make_any(0.0)) == IN_TEXT
+        assert found == shared.made_for(Decoding.of(chosen)) == run(shared.make_any(0.0)) == IN_TEXT
         assert shared.made is None, "nobody else has it"
-        assert run(shared.make_for(policy_of(chosen), chosen, 0.0)) == IN_TEXT
+        assert run(shared.make_for(Decoding.of(chosen), 0.0)) == IN_TEXT
         assert (door.knocks, other.knocks) == (2, 1)
 
 
@@ -161,6 +161,6 @@ def test_an_endpoint_that_takes_no_messages_is_used_or_refused_as_it_was(run):
         reached(run, At(OTHER_WORDS), At(NotAnApi("no messages")))
     other = At(NotAnApi("no messages"))
     found, shared, chosen = reached(run, At(UNKNOWN), other)
-    assert found == run(shared.make_for(policy_of(chosen), chosen, 0.0)) == shared.made_for(chosen) == UNKNOWN
+    assert found == run(shared.make_for(Decoding.of(chosen), 0.0)) == shared.made_for(Decoding.of(chosen)) == UNKNOWN
     assert other.knocks == 1
     assert reached(run, At(UNKNOWN), None)[0] == UNKNOWN
