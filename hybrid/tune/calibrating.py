@@ -21,10 +21,10 @@ from hybrid.tune.buying import PairNames
 from hybrid.tune.diagnosis import Diagnosis, auroc, ece, reason_of_loss
 from hybrid.tune.fit import fit
 from hybrid.tune.forecasts import (
+    CURVE_WORTHS,
     EXCESS_SPAN,
     KL_SPAN,
     RECOVER,
-    WORTHS,
     CurvePoint,
     PolicyForecasts,
     bill_curve,
@@ -149,7 +149,7 @@ class CalibratedPair:
     @cached_property
     def curve(self) -> tuple[CurvePoint, ...]:
         """The bill curve of ``auto``, the proposed worth among its points."""
-        worths = sorted({*WORTHS, self.calibration.worth})
+        worths = sorted({*CURVE_WORTHS, self.calibration.worth})
         return bill_curve(self.calibration, self.prices, worths)
 
     @property
