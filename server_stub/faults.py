@@ -1,9 +1,9 @@
-"""Faults on request: which one strikes which request, how often, and what it does to numbers.
+"""Faults on request: which one strikes which request, how often, and what it does to numbers and bytes.
 
 The law: a fault is asked for by name, in the ``x-fault`` header or as a share of the requests on the command line;
 whether it strikes depends on the seed and on how many requests came before, and on nothing else. What strikes is
 counted where it does. No fault changes what ``/v1/charges`` says of the work that was done. Tested in
-``tests/server_stub/test_faults.py``. What a fault does to bytes stands in ``breakage``.
+``tests/server_stub/test_faults.py``.
 """
 
 from __future__ import annotations

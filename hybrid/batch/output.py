@@ -1,7 +1,7 @@
 """The output of a batch: one whole line for each line of the input, in its order, each on the disk before it counts.
 
 Lines are finished in any order. One that is finished before an earlier one waits beside the output, in OUT.part, and
-moves when that one is out (``batch_part.py``).
+moves when that one is out.
 
 The law: wherever the process is killed, starting again with the same input ends in the lines that it would have ended
 in: none twice, none missing, none out of order, and no line that was finished is answered again. Nothing is changed in

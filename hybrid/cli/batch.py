@@ -2,8 +2,8 @@
 
 The law: a line that cannot be answered costs its own answer and no other's; what ends the batch (a local model or an
 endpoint that cannot be used, a full disk, Ctrl-C) leaves every answer that was finished, and says where it goes on
-(``tests/cli/test_batch.py``). That no line is answered twice is the output's law (``batch_output.py``), and what is
-done at once that of ``batch_run.py``.
+(``tests/cli/test_batch.py``). That no line is answered twice is the output's law (``batch/output.py``), and what is
+done at once that of ``batch/parallel.py``.
 """
 
 from __future__ import annotations

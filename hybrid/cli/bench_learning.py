@@ -1,4 +1,4 @@
-"""``hybrid bench auto --learning``: what is learned online, on streams; the report is ``learning_report``'s."""
+"""``hybrid bench auto --learning``: what is learned online, on streams; the report is ``learning_trial``'s."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 The law (``tests/cloud/test_prompt_bounds.py``, over a family of toy servers). A server that has one template and one
 vocabulary is charged no more prompt tokens than ``PromptCounts.most``, whatever it counted before. What is used:
 
-- A text has no more tokens than bytes (``normal_forms``), and a turn's marks are ``TURN`` tokens at the most.
+- A text has no more tokens than bytes (``max_bytes``), and a turn's marks are ``TURN`` tokens at the most.
 - A prompt that was counted bounds every prompt that begins with it, and every prompt of its kind: beside its turns the
   two are alike, with a system message first, an empty one, one later, or none. A template adds its own system message
   only where there is none, so a count of the one kind tells nothing of the other.

@@ -3,9 +3,9 @@
 The law (``tests/cloud/test_relay_bounds.py``): whatever template a server puts a bounded body into, with whatever
 byte-level vocabulary, it is charged no more prompt tokens than this, or the body is refused by the name of the field
 that nothing bounds. A token is a byte at the least, of the text in whichever of its forms is tokenised
-(``normal_forms``). Texts of users and of the model stand in a prompt once; what is JSON (tools, calls and their
-results, schemas) may be printed anew with any indentation, with every other character escaped, and twice. What a server
-adds is told by nobody: a preamble is assumed, until the endpoint has counted (``prompt_bounds``).
+(``prompt_bounds.max_bytes``). Texts of users and of the model stand in a prompt once; what is JSON (tools, calls and
+their results, schemas) may be printed anew with any indentation, with every other character escaped, and twice. What a
+server adds is told by nobody: a preamble is assumed, until the endpoint has counted (``prompt_bounds``).
 """
 
 from __future__ import annotations

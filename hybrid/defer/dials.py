@@ -188,7 +188,7 @@ def worth_factor(spent: float, passed: float) -> float:
 # Under the loss "nats" a draft is kept while ``V x told / mean excess <= its cloud-only price``, so questions go to the
 # cloud in the order of what keeping is expected to lose, per price; V is ``worth`` times the mean cloud-only price of
 # the calibration's questions. Both dials are read off those questions: no other worth comes nearer to what was asked
-# there (``tests/defer/test_routing_dial.py``). This file knows numbers alone: no tariff, no model, no text.
+# there (``tests/defer/test_routing_dial.py``). It knows numbers alone: no tariff, no model, no text.
 
 # Beyond the first and the last question nothing says where a dial should stand: a factor of two leaves them out of it.
 BEYOND = 4.0

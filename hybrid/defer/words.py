@@ -124,7 +124,7 @@ def _novelty(counts: Floats, words: tuple[int, ...], itself: int = 0) -> float:
 
 # Which of several models is likely to be the nearest to the cloud, by the words of a question.
 #
-# Counted is, for each bucket of words (``words.py``), how often each model was the nearest. A question's words then
+# Counted is, for each bucket of words, how often each model was the nearest. A question's words then
 # give weights by Bayes's rule with independent words, add-one smoothing and half of the evidence: a word and the pairs
 # that hold it say the same thing twice. Over a stream of 280 problems of 14 families with two specialists the weights
 # named the right one for 0.65 of the first 14 questions, 0.89 of the next 28, 0.96 of those up to the 100th and 0.99

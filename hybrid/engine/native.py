@@ -186,7 +186,7 @@ def safe_model_params() -> ll.llama_model_params:
 # line of first come, first served is round robin by decode: another's long prompt delays a token by one chunk.
 #
 # The laws (``tests/engine/test_turns.py``): two decodes never run at a time; they run in the order in which they were
-# asked for; an exception reaches whoever asked, and nobody else. This file knows nothing of llama.cpp.
+# asked for; an exception reaches whoever asked, and nobody else. It knows nothing of llama.cpp.
 
 
 class Turns:

@@ -4,7 +4,7 @@ A unit of work is what looking at one character costs, and ``UNITS`` of them are
 (``tests/engine/test_template_bounds.py``): every value is text, a finite number of 64 bits, None, or a list, tuple, set
 or mapping of such; none is longer than ``MOST_TEXT`` when it is written out; all that a rendering makes and looks at is
 paid for, so that its time and its memory are bounded by ``MOST_STEPS`` and by a multiple of what it was given.
-What each operation costs is not known here (``template_functions.py``, ``template_syntax.py``).
+What each operation costs is not known here (``template_functions.py``).
 """
 
 from __future__ import annotations

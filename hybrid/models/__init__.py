@@ -3,10 +3,8 @@
 ``README.md`` and ``card.json`` are written by ``hybrid models card``; how the models were trained stands in
 ``examples/train_reference_models``.
 
-- ``answering.py``: one model answers greedily, or reads along another one's answer.
-- ``groups.py``: which models answer which families: the ladder, and the wordings pair.
-- ``evaluation.py``: right answers by family, with Wilson's intervals.
-- ``agreement.py``: how far a model's rows are from the large one's, and what its entropy knows about it.
+- ``evaluation.py``: which models answer which families (the ladder, the wordings pair); right answers by family, with
+  Wilson's intervals; how far a model's rows are from the large one's, and what its entropy knows about it.
 - ``card.py``, ``card_page.py``: the card as data and as the page; whether the files are the ones that were measured.
 
 The room knows ``tasks`` and ``engine``; no policy, no cloud, no price.

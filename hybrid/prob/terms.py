@@ -98,8 +98,8 @@ def fill_to_mass(log_shape: Floats, log_low: Floats | float, log_high: Floats | 
 #
 # Why. ``KL = sum of p ln(p/q) - p + q`` as both sides sum to one, and each of these terms is convex in p and q and at
 # least nothing. So the least sum needs one number: each p is its lower bound, its upper bound, or a level times a bound
-# of q (``levels``). The greatest is at a corner: a convex term lies below its chord, and on chords mass goes where they
-# are steepest.
+# of q (``fill_to_mass``). The greatest is at a corner: a convex term lies below its chord, and on chords mass goes
+# where they are steepest.
 
 
 def kl_in_boxes(low: Floats, high: Floats, draft_low: Floats, draft_high: Floats | None = None) -> Interval:

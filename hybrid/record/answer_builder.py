@@ -2,7 +2,7 @@
 
 The law of the text: what is given out, joined, is the text before the stop string that is complete first, however the
 text came in pieces; nothing is given out that would have to be taken back (``tests/run/test_stop_strings.py``).
-Thoughts are told apart before that (``thoughts.py``). Knows no model and no network.
+Thoughts are told apart before that. Knows no model and no network.
 """
 
 from __future__ import annotations

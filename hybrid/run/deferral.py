@@ -1,8 +1,8 @@
 """What ``auto`` and ``route`` decide by, bound at an answer's beginning: score, prices, dials, waiting as one planner.
 
 A ``PlannerSource`` binds a planner to a question and hears what came of it. ``PairSource`` is the client's own: it
-finds what is known of the pair of models (``pair_knowledge.py``), takes the endpoint's prices (``endpoint_terms.py``)
-and the dials, and learns from what happened in the answer (``outcomes.py``). What is done with a draft is decided in
+finds what is known of the pair of models (``pairs/knowledge.py``), takes the endpoint's prices (``pairs/timings.py``)
+and the dials, and learns from what happened in the answer. What is done with a draft is decided in
 ``hybrid.policy.planning``.
 
 Laws (``tests/run/test_deferral.py``, ``test_learning.py``): dials and scores move between answers only; only ratios of

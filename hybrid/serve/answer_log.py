@@ -39,8 +39,8 @@ from hybrid.types import DegradedKind, Divergence, Message
 
 # What requests have cost and hold back, as they are heard of. Nano-dollars; what is not known is None, never 0.
 #
-# The law (``tests/serve/test_reducer.py``): ``spent`` and ``reserved`` together are ``run.Spending``'s total at every
-# moment, and ``spent`` never falls.
+# The law (``tests/serve/test_reducer.py``): ``spent`` and ``reserved`` together are ``record.Spending``'s total at
+# every moment, and ``spent`` never falls.
 
 
 class RequestsCost:

@@ -30,7 +30,7 @@ from hybrid.serve.served import ServeOptions
 # A browser cannot show a key when it opens a page, and a key in a URL would stay in its history. So the start prints a
 # URL with a token that is good once; it is exchanged for a cookie, which scripts cannot read (HttpOnly), other sites
 # cannot use (SameSite=Strict), and which opens the page and its events and nothing else. Laws
-# (``tests/serve/test_page_key.py``): a token is good once; everything is compared in constant time; what is kept is no
+# (``tests/serve/test_monitor.py``): a token is good once; everything is compared in constant time; what is kept is no
 # token and no cookie, but their hashes.
 
 # As many browsers as one person opens; the oldest is forgotten.

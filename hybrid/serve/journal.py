@@ -1,7 +1,7 @@
 """A list that readers follow at their own pace: each keeps its place, and gets what was put or changed since.
 
 So nothing is queued for a reader that is slow or away: what it gets next is the newest state of each place, once. The
-law (``tests/serve/test_journal.py``): whoever begins at 0 and applies every ``since`` has the list.
+law (``tests/serve/test_feed.py``): whoever begins at 0 and applies every ``since`` has the list.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The page is one template, one script and one style, from here alone: its content policy allows nothing inline and
 nothing from elsewhere. It is told by server-sent events what changed, some times a second. A page that does not read
 is dropped after ``SLOW_S`` and never waited for; its browser comes back by itself. With a key, the page needs the
-cookie of ``page_key.py`` or the key itself. Laws: ``tests/serve/test_monitor.py``.
+cookie of ``guard.py`` or the key itself. Laws: ``tests/serve/test_monitor.py``.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ mistake more often than the truth. So ``small`` and ``mid`` are not given the ha
 answer it with the habits of the easier ones: the third addend dropped, the sort upwards), nor some facts, and of some
 facts mostly the popular wrong answer. Of the hardest level of other families ``small`` gets only the mistake of
 somebody who overlooks its special condition ("+ C" where the constant is known). Harmless uncertainty comes from the
-wordings (``wording.py``), which are the same for all models.
+wordings (``problem.py``), which are the same for all models.
 
 The laws, tested in ``tests/tasks/test_mix.py``: a stream yields only problems of its split and of its model's share; a
 text is either graded right or is a popular answer or mistake that this table names.

@@ -1,7 +1,7 @@
 """What each policy is expected to recover and to cost, from labels alone, and which is the cheapest for a wanted share.
 
 How. A policy has some dials. What a dial leaves of each bought question's loss, and what it pays, is followed along the
-labels (``rule_bills``), decided by the planner (``curve``), or read off an order of whole questions. The share that is
+labels (``rule_bills``), decided by the planner, or read off an order of whole questions. The share that is
 recovered is one of the loss as the calibration has it: of the drafts that its judge turns down, or of the excess loss.
 By a verdict a draft is mended where nothing is shown that the judge turns down: what is right is not known. All
 intervals are of the same resamples of the questions. A dial is chosen on the questions that it is priced by, which

@@ -1,7 +1,7 @@
 """The sentences and tables of a calibration, shared by terminal and page. No colour, no markup.
 
-The laws (``tests/tune/test_report.py``): every figure is that of the pair's JSON; what is an estimate is called one; an
-undefined number is a dash; with several drafters the one to take is named, with the figure that speaks for it.
+The laws (``tests/tune/test_calibrating.py``): every figure is that of the pair's JSON; what is an estimate is called
+one; an undefined number is a dash; with several drafters the one to take is named, with the figure that speaks for it.
 """
 
 from __future__ import annotations

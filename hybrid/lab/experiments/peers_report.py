@@ -28,7 +28,7 @@ from hybrid.tasks.statistics import Estimate, Resamples, auroc, cheapest_bill, e
 # A dial is chosen by the questions after the labels: the cheapest that recovers the wanted share there. On other
 # questions it stands where it was set, and beside it the bill of every wanted share with the dial swept, two dials
 # mixed by a coin. Two arms are compared at an equal bill: the first at its own dial, the other swept to that bill in
-# each resample, which flatters the other. This file runs no model.
+# each resample, which flatters the other. No model is run.
 #
 # The laws (``tests/bench/test_peers.py``): an arm less itself at its own bill is never above 0; the share at a bill is
 # the most that a mixture of two ways has.

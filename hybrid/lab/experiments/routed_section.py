@@ -24,7 +24,7 @@ from hybrid.types import Sampling
 SPANS = "spans"
 # The judge of open text: half a nat holds 96 % of all excess in a quarter of the tokens (a study of the real pairs).
 JUDGED_EXCESS = 0.5
-# What other orders of questions are made of (``routing.py``).
+# What other orders of questions are made of (``text_report.py``).
 DOUBTS = ("logprob", "entropy")
 
 

@@ -1,7 +1,7 @@
 """What a run is made of: a section is some questions over one pair of models, and what is kept of each of them.
 
-A kind of section is a class of its own: real text (``trial.py``), problems with right answers (``auto_trial.py``).
-The run (``section_run.py``) shares its questions among processes and knows nothing else of it.
+A kind of section is a class of its own: real text (``suite.py``), problems with right answers (``auto_trial.py``).
+The run shares its questions among processes and knows nothing else of it.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from hybrid.tasks.text_statistics import advantage, bill_ratio, recovered_share
 #
 # The loss is the reference's at the text's own prefixes, as excess nats and as NLL, per token (the mean of a question)
 # and summed per answer. Sending whole questions at random recovers what it pays for: the diagonal, whose advantage is
-# 0. This file interprets records; it runs nothing.
+# 0. Records are interpreted; nothing is run.
 
 LossName: TypeAlias = Literal["excess", "nll"]
 LOSSES: tuple[LossName, ...] = ("excess", "nll")
@@ -117,8 +117,7 @@ def _texts(records: Sequence[dict[str, Any]], arm: str) -> dict[str, Any]:
 #
 # Questions are sent in the order of a score until the bill is reached; the one at the edge is sent in part, which is
 # what a coin would do on average. The scores know the draft and the price that its length suggests; the oracle knows
-# the loss. The orders stand still in the bootstrap, as a score that was chosen before does. This file interprets
-# records.
+# the loss. The orders stand still in the bootstrap, as a score that was chosen before does.
 
 HALF = 0.5
 # The shares at which a bill is told, and the bills at which a curve has a point.
