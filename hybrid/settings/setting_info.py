@@ -16,7 +16,7 @@ class SettingPlace(Flag):
 
     NONE = 0
     FLAG = auto()
-    """A flag of ``hybrid ask`` and ``hybrid batch``."""
+    """A flag of ``hybrid ask``, ``chat``, ``batch`` and ``serve``."""
     ANSWER = auto()
     """``generate`` and ``stream``, and a line of a batch. All else is fixed when a client is opened."""
     PROJECT = auto()

@@ -68,7 +68,7 @@ _CLOSED = """CREATE TABLE closed (
     checksum INTEGER NOT NULL
 )"""
 
-# What ``totals`` must hold: for each window (``caps.windows`` names them) the sums over its entries.
+# What ``totals`` must hold: for each window (``ledger.windows`` names them) the sums over its entries.
 SUMS = " UNION ALL ".join(
     f"SELECT '{level}', {window}, sum(charged), sum(reserved) FROM entries GROUP BY {window}"  # noqa: S608
     for level, window in {
