@@ -1,4 +1,4 @@
-"""How a pool makes a connection, by look-ups and attempts of our own, and what a fault of one is called. No HTTP.
+"""How a pool makes a connection, by look-ups and attempts of our own, and what a fault of one is called.
 
 Which HTTP library there is, httpx or httpx2, is known here and nowhere else (``tests/cloud/test_httpx2.py``).
 
@@ -59,7 +59,7 @@ __all__ = [
 #
 # The law: a look-up that is given up keeps nobody waiting, not even the process at its end
 # (``tests/cloud/test_names.py``). asyncio looks names up in its executor, whose threads are joined at exit, and a
-# resolver may hang for half a minute. Knows no HTTP: the caller connects to an address.
+# resolver may hang for half a minute. This section knows no HTTP: its caller connects to an address.
 
 T = TypeVar("T")
 # How long one address has before the next is tried beside it (RFC 8305).

@@ -1,4 +1,4 @@
-"""Speculative rejection sampling: keep a drafted token or replace it, exactly.
+"""Acceptance: speculative sampling, which is exact; rules that the target alone decides; excess loss.
 
 The law. Draw x from ``draft``. Keep it with probability ``accept_prob(target, draft)[x]``; otherwise draw from
 ``residual(target, draft)``. The outcome is distributed as ``target``, whatever ``draft`` was (Leviathan et al. 2023,
@@ -46,7 +46,7 @@ def residual(target: Floats, draft: Floats) -> Floats:
 #
 # The law. What a rule accepts from the top k it accepts from the full row, and no token it may reject is likelier than
 # its rejection level (``tests/prob/test_relaxed.py``). Natural logarithms; ties between tokens go by the row's order.
-# A rule must not know a draft: what it rejects depends on the target alone.
+# The rules of this section know no draft: what they reject depends on the target alone.
 
 Row: TypeAlias = TopK | Dense
 
@@ -232,7 +232,7 @@ def check_count(m: int) -> None:
 #
 # The law. Two log-probabilities are enough, so where the row shows the token the value is known: there is no tail in
 # it. Every completion of the tail lies within the interval, and completions attain its ends where tokens enough are
-# unseen (``tests/prob/test_excess.py``). Source: this project. It must not know a draft.
+# unseen (``tests/prob/test_excess.py``). Source: this project. This section knows no draft.
 
 
 def excess_loss(row: TopK, token: int) -> Interval:

@@ -28,8 +28,8 @@ from hybrid.types import Sampling
 # t_{i+1} grows with t_i, so the best span of each level is found level by level, and all chains are tried.
 #
 # Laws (``tests/run/test_schedule.py``): the recursion is what a simulation takes; the chosen chain is the best of all
-# by brute force; another chain is taken only for a gain of more than 5 % and after 64 tokens. It knows no model
-# and no clock.
+# by brute force; another chain is taken only for a gain of more than 5 % and after 64 tokens. The schedule knows
+# no model and no clock.
 
 Objective = Literal["auto", "cheap"]
 CLOUD = "cloud"

@@ -1,10 +1,10 @@
 """The driver: steps a policy's loop and answers each of its requests.
 
 Who does what. ``hybrid.policy.loop`` decides and asks. The drafter (``run.drafting``) answers a ``Draft`` on the
-engine's thread, where a chain's larger local models (``run.verifier``) answer a ``Check`` at their level; the
-verifier (``run.verifier``) answers the others and a ``Write``. The driver shows what is emitted, reads
-along while the verifier writes, looks ahead while a check is under way, and publishes one stream of events. It makes no
-decision about text and knows neither money nor the network.
+engine's thread, where a chain's larger models (``LocalVerifier``) answer a ``Check`` at their level; the ``Verifier``
+answers the other checks and a ``Write``. The driver shows what is emitted, reads along while the verifier
+writes, looks ahead while a check is under way, and publishes one stream of events. It makes no decision about text and
+knows neither money nor the network.
 
 Laws, tested through scripted and real models in ``tests/run``: an answer ends, whatever a verifier replies; whoever
 stops listening leaves an engine at rest, no open stream and a settled ledger.

@@ -1,8 +1,7 @@
 """The port of a verifier: the larger model that judges drafts and takes the pen, wherever it runs.
 
 A driver knows no more of the larger model than this. The cloud is one verifier (``cloud_verifier``): it has money,
-retries and streams. A second local model is another: it computes where the caller waits, so it leaves ``waiting``
-alone, refuses nothing and keeps nothing open.
+retries and streams. ``LocalVerifier`` below is none: it only reads, for a chain, where the caller waits.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ class LocalVerifier:
             self.cursor.rewind_to(self._prompt + shown)
 
 
-# Whether what an endpoint gives is in the local vocabulary: each reply is held against it, before it is believed.
+# Is what an endpoint gives in the local vocabulary? Each reply is held against it, before it is believed.
 #
 # The law: a token is taken from the cloud only if the local model has a number for it, and reads it alike where the
 # endpoint says how it reads (``tests/run/test_driver.py``, ``test_long_text.py``).

@@ -3,7 +3,7 @@
 A dialect opens no connection. ``write`` returns one request and the function that reads each event of its reply;
 ``score`` is a generator that yields requests and is sent their replies. So a golden body and a recorded reply test a
 dialect whole. It guesses nothing: the capabilities of an endpoint stand in one record (``can``), first as the documents
-have them, then as a probe measured them (``cloud.probe_result``), then as answers have shown them (``learn``).
+have them, then as a probe measured them (``cloud.probe_result``), then as answers have shown them (``learn_from_*``).
 
 A new dialect is one file beside this one: a frozen dataclass under ``Dialect`` (or ``OpenAi``) with a default ``can``,
 ``_score``, ``_write`` and ``check_usage``, and a ``SPEC`` that ``cloud.discover`` lists. Steps: ``cloud/README.md``.

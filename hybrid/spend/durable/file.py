@@ -2,7 +2,8 @@
 
 The law: nothing touches the database without the file lock, neither reading, writing, checkpointing, opening nor
 closing (``tests/spend/test_durable_file.py``). Before 3.51.3 SQLite could corrupt a write-ahead log when one connection
-wrote while another checkpointed; most systems still have such a version. What the tables mean is not known here.
+wrote while another checkpointed; most systems still have such a version. What the tables mean is not known here, but
+for their migration and for who owns a reservation and whether that process is dead.
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ class SqliteFile:
 
     def __repr__(self) -> str:
         """Name the file."""
-        return f"LedgerFile({self.path})"
+        return f"SqliteFile({self.path})"
 
     def exists(self) -> bool:
         """Whether there is anything yet. Raises LedgerError where that cannot be seen."""
