@@ -41,13 +41,15 @@ def calibration_for(
 ) -> Calibration | None:
     """Return what is known of a pair: ``local``, a model's identity, and ``cloud``, the name of the model there.
 
-    ``judge``: as ``--judge`` writes it; None: any, and of the user's own the newest. None is returned for a pair, or a
-    judge of it, of which nothing is known. ``critic``: a critic's identity; what was fitted with it comes first, and
-    what was fitted with another is none. ``shipped_only``: the user's own do not count.
+    ``judge``: as ``--judge`` writes it; None: any but one over concepts, which is asked for, and of the user's own the
+    newest. None is returned for a pair, or a judge of it, of which nothing is known. ``critic``: a critic's identity;
+    what was fitted with it comes first, and what was fitted with another is none. ``shipped_only``: the user's own do
+    not count.
     """
     candidates = [*([] if shipped_only else _own(local, cloud)), *_shipped()]
     fitting = (each for each in candidates if (each.local, each.cloud) == (local, cloud))
-    judged = [each for each in fitting if judge in {None, each.judge}]
+    free = judge is None
+    judged = [each for each in fitting if judge == each.judge or (free and not each.judge.startswith("concept:"))]
     for wanted in (critic, None):
         if found := next((each for each in judged if each.critic == wanted), None):
             return found

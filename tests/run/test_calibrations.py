@@ -90,6 +90,9 @@ def test_without_a_judge_ones_own_newest_is_taken_and_before_a_shipped_one(folde
     assert calibration_for("abc", "big", shipped_only=True).judge == "kl:0.9"
     assert calibration_for("abc", "big", "kl:0.1", shipped_only=True) is None
     assert calibration_for("abc", "big", "kl:0.9").judge == "kl:0.9", "of another judge a shipped one is all there is"
+    os.utime(keep_calibration(replace(OURS, judge="concept:0.5")), (9, 9))
+    assert calibration_for("abc", "big").judge == "kl:0.7", "a verdict over concepts is given where it is asked for"
+    assert calibration_for("abc", "big", "concept:0.5").judge == "concept:0.5"
 
 
 def test_a_file_that_cannot_be_read_is_none_and_what_is_forgotten_is_gone(folder):
