@@ -43,6 +43,8 @@ async def replay(path: Path, publish: Publish = lambda _: None, **chosen: Any) -
     recorded = {"policy": trace.policy, "max_tokens": trace.max_tokens, **asdict(trace.sampling)}
     of_policy = PolicyChoices.model_fields if "policy" in flags else {}
     kept = {name: value for name, value in trace.choices.items() if name not in of_policy}
+    if kept.get("hold") == "priced":  # a handback that ``auto`` once weighed: it has the rest written now
+        del kept["hold"]
     config = flags.pop("config", None)  # a trace names no file to read
     settings = choosing(load(config=config, **(recorded | kept)), flags)
     check_effect(settings, flags)

@@ -87,6 +87,17 @@ def test_what_was_chosen_is_recorded_and_replayed_where_no_policy_is_given(house
     assert "Infinity" not in path.read_text(), "JSON has no such number"
 
 
+def test_a_trace_that_weighed_a_handback_is_replayed_without_that_choice(house, run, tmp_path):
+    """An earlier version wrote ``hold`` "priced" into traces of ``auto``, which nobody can choose any more."""
+    path = tmp_path / "trace.jsonl"
+    answer = run(recorded(house(), path, policy="kl", threshold=0.05))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    (begun,) = (line for line in lines if line.get("event") == "recording_started")
+    begun["choices"]["hold"] = "priced"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert told(run(replay(path))) == told(answer)
+
+
 def test_a_policy_that_is_given_starts_from_its_own_numbers(house, run, tmp_path):
     path, own = tmp_path / "trace.jsonl", tmp_path / "own.jsonl"
     recorded_under = run(recorded(house(), path, policy="greedy-exact", span=64))
