@@ -239,7 +239,8 @@ def _check(
 
     Without an answer it is shown, unchecked: the local model goes on.
     """
-    wants_next_row = policy.takes_bonus or drafted.next_row is not None
+    read = drafted.next_row is not None and policy.planner is None  # a planner's draft asks for none; a chain has it
+    wants_next_row = policy.takes_bonus or read
     reply = yield Check(progress.at, drafted.span, wants_next_row, plan, progress.level)
     match reply:
         case Scored(rows, draft_rows):
