@@ -1,10 +1,10 @@
 """Calibrations on disk: those that come with the package, and those that a user has bought. One file a pair and judge.
 
-Laws (``tests/run/test_calibrations.py``): what was kept is found again, by the pair and the judge or by the pair alone;
-what was fitted with a critic is found for it alone;
-the user's own comes before a shipped one, however few questions it knows, and then that can be told; what a newer one
-has replaced stays on disk and can be taken back; a file of the user's own that cannot be read is none, is told, and is
-put aside where another takes its place.
+Laws (``tests/run/test_calibrations.py``): what was kept is found again, by the pair and the judge or by the pair alone,
+but over concepts by the judge only; what was fitted with a critic is found for it alone; the user's own comes before a
+shipped one, however few questions it knows, and then that can be told; what a newer one has replaced stays on disk and
+can be taken back; a file of the user's own that cannot be read is none, is told, and is put aside where another takes
+its place.
 """
 
 from __future__ import annotations
