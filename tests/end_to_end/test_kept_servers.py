@@ -187,24 +187,30 @@ def test_what_it_draws_is_of_the_law_that_was_asked_for(kept, oracles):
 
 @ONLY_VLLM
 def test_leaving_a_stream_stops_the_servers_work(kept, oracles):
-    """Of 900 tokens, which nothing but the limit would end."""
+    """Of 900 tokens, which nothing but the limit would end.
+
+    The tiny model writes them in a second, and a busy server may be done before it sees that its reader has gone:
+    one of twenty streams that is cut short is proof, since a stream that nobody stops always reaches its limit.
+    """
     words = oracles[0].engine
     prompt = words.render([Message("user", QUESTIONS[0])])
     question = WriteQuestion(prompt, 900, 5, Sampling(), words.end_ids)
-    since = counted(kept)
 
     async def leave(endpoint, _):
         async with aclosing(endpoint.write(question, uuid.uuid4().hex)) as chunks:
             async for _ in chunks:
                 return
 
-    reached(kept, words, leave)
-    until = time.monotonic() + 60
-    while counted(kept)["running"] and time.monotonic() < until:
-        time.sleep(0.1)
-    now = counted(kept)
-    assert now["running"] == 0
-    assert 0 < now["completion"] - since["completion"] < 450
+    written = []
+    while not written or (written[-1] == 900 and len(written) < 20):
+        since = counted(kept)
+        reached(kept, words, leave)
+        until = time.monotonic() + 60
+        while (now := counted(kept))["running"] and time.monotonic() < until:
+            time.sleep(0.1)
+        assert now["running"] == 0
+        written.append(now["completion"] - since["completion"])
+    assert 0 < written[-1] < 900
 
 
 # ---- what it refuses ------------------------------------------------------------------------------------------------
