@@ -178,10 +178,10 @@ def _quote(question: str | None, settings: Settings) -> tuple[PriceQuote, AutoQu
         PriceQuote,
     )
     from hybrid.record.conversation import turns_of, words_of  # noqa: PLC0415
-    from hybrid.run.composition import most_tokens, policy_of  # noqa: PLC0415
+    from hybrid.run.composition import Decoding, most_tokens, policy_of  # noqa: PLC0415
     from hybrid.run.deferral import AskedQuestion, PairSource  # noqa: PLC0415
 
-    policy_of(settings)  # what contradicts itself is refused before a model is loaded
+    decoding = Decoding.of(settings)  # what contradicts itself is refused before a model is loaded
     stated, prices = known_price(settings)
     if question is not None and not question.strip():
         raise UsageError("the prompt is empty")
@@ -206,7 +206,7 @@ def _quote(question: str | None, settings: Settings) -> tuple[PriceQuote, AutoQu
     quote = PriceQuote(stated, policy, len(ids) or SHORT_PROMPT, answer_tokens, found, seen)
     if question is None or policy.planner is None:
         return quote, None
-    asked = AskedQuestion(words_of(question), ids, settings, _capabilities(settings, models, probed), stated)
+    asked = AskedQuestion(words_of(question), ids, decoding, _capabilities(settings, models, probed), stated)
     bound = asyncio.run(PairSource(PairFacts.of(path, settings.cloud, lambda: probes)).bind(asked))
     calibration = bound.pair.calibration if bound.pair else None
     return quote, AutoQuote(bound.planner, calibration.questions if calibration else (), policy.name)

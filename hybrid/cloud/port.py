@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, Protocol, TypeAlias
 
 from hybrid.errors import CloudError
@@ -91,7 +92,7 @@ class Capabilities:
         """
         return self.continues and self.same_words is not False
 
-    @property
+    @cached_property
     def abilities(self) -> frozenset[Ability]:
         """What can be asked of it. A text can be opened everywhere; a draft needs rows, and a way to have them."""
         able: dict[Ability, bool] = {

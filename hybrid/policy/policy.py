@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol
 
-from hybrid.policy.gates import Gate
+from hybrid.policy.gates import Gate, RandomGate
 from hybrid.policy.judges import Judge
 from hybrid.policy.planning import Planner
 from hybrid.policy.requests import PendingToken
@@ -76,7 +77,7 @@ class Policy:
     stages: tuple[Stage, ...] = ()
     """The local models above the smallest, which drafts: each reads what the one below drafts (``stages``)."""
 
-    @property
+    @cached_property
     def needs(self) -> frozenset[Ability]:
         """What the endpoint must be able to do. Who draws needs the drafted token's own probability, by its id."""
         if self.planner is not None:  # it plans with what the endpoint can do
@@ -90,7 +91,7 @@ class Policy:
         }
         return frozenset(ability for ability, wanted in needed.items() if wanted)
 
-    @property
+    @cached_property
     def wants_concepts(self) -> bool:
         """Whether any part of it asks which tokens say the same."""
         return any(part is not None and part.wants_concepts for part in (self.judge, self.handback))
@@ -110,6 +111,10 @@ class Policy:
     def takes_bonus(self) -> bool:
         """Whether the row after an accepted span gives one more token: where it may, and the judge takes one."""
         return self.bonus and self.judge is not None and self.judge.takes_bonus
+
+    def seeded(self, seed: int) -> Policy:
+        """Return the policy with another seed for its gate, where that draws."""
+        return replace(self, gate=replace(self.gate, seed=seed)) if isinstance(self.gate, RandomGate) else self
 
     # ---- what is guaranteed ----------------------------------------------------------------------------------------
 
@@ -191,6 +196,10 @@ class Policy:
 
     def __str__(self) -> str:
         """Return the name and every part that acts, in the grammar of the command line where it has a word for it."""
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         policy = self.effective
         parts: dict[str, object] = {"span": policy.span}
         parts |= {"stages": ",".join(str(stage.span) for stage in policy.stages)} if policy.stages else {}

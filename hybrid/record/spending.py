@@ -137,15 +137,17 @@ class CheckTimeNote:
         self._times = times
         self._said = False
         self._longest_write = (0, 0.0)
+        self._measured: dict[Capabilities, TokenTimes | None] = {}
 
     async def bind(
         self, policy: Policy, can: Capabilities | None, builder: AnswerBuilder
     ) -> Callable[[Answer], str | None]:
         """Return what is asked for the sentence on a policy's answer, once that is whole."""
-        times = None
-        if can is not None and "score" in policy.needs and not self._said:
-            times = await self._times(can)
-        return partial(self._of, policy, builder, times)
+        if can is None or self._said or "score" not in policy.needs:
+            return partial(self._of, policy, builder, None)
+        if can not in self._measured:
+            self._measured[can] = await self._times(can)
+        return partial(self._of, policy, builder, self._measured[can])
 
     def _of(self, policy: Policy, builder: AnswerBuilder, times: TokenTimes | None, answer: Answer) -> str | None:
         num_tokens, rate = self._longest_write = max(self._longest_write, builder.longest_write)

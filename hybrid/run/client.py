@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -21,15 +21,14 @@ from hybrid.cloud import Capabilities
 from hybrid.defer import CriticNumbers
 from hybrid.engine import CursorContext
 from hybrid.errors import MissingCapability, UsageError, to_one_line
-from hybrid.pairs.profile import PairObserver, PairRecord
-from hybrid.pairs.timings import SpanTuner
+from hybrid.pairs.profile import PairRecord
 from hybrid.policy import SeededCoin
 from hybrid.prob import Partition
 from hybrid.record.answer import Answer
 from hybrid.record.answer_builder import AnswerBuilder
-from hybrid.record.conversation import Prompt, TextOrTurns, question_from, words_of
-from hybrid.record.events import Event, Finished, Publish, Started, text_of
-from hybrid.record.spending import CheckCostNote, CheckTimeNote, Spending, Spent
+from hybrid.record.conversation import Prompt, TextOrTurns, question_from
+from hybrid.record.events import Event, Finished, Publish, text_of
+from hybrid.record.spending import Spent
 from hybrid.run.chain import ChainChooser, whole_chain
 from hybrid.run.cloud_verifier import CloudVerifier, Connect, RowsWanted
 from hybrid.run.composition import (
@@ -37,17 +36,15 @@ from hybrid.run.composition import (
     by_cloud_alone,
     check_effect,
     most_tokens,
-    policy_of,
     recording_of,
-    seeded,
-    within_reach,
 )
 from hybrid.run.connecting import ClientStatus, SharedConnection
 from hybrid.run.contexts import LocalContexts, LocalModel
-from hybrid.run.deferral import AskedQuestion, BoundPlanner, PairSource, PlannerSource
+from hybrid.run.deferral import PlannerSource
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver
-from hybrid.run.local_writers import AskedPrompt, local_writers, tell_names
+from hybrid.run.local_writers import Question, local_writers
+from hybrid.run.memory import ClientMemory
 from hybrid.run.relaying import RelayedReply, Relayer
 from hybrid.run.retrying import BreakerConfig, EndpointHealth, RetryingCaller, RetryPolicy
 from hybrid.run.text_rows import TextReader, TextRows, Writer
@@ -57,6 +54,8 @@ from hybrid.settings.sources import choosing
 from hybrid.spend import Account, AnswerBudget, CapStatus
 from hybrid.types import Ids, Sampling
 
+# Of different choices so many are kept resolved, none of them longer than so many characters.
+MOST_DECODINGS, LONGEST_KEY = 64, 2048
 NOWHERE = "neither model here can honour it: name an endpoint with --cloud, or one for such requests in [relay]"
 
 
@@ -85,14 +84,8 @@ class AsyncClient:
         self._account = account
         self._settings = settings
         self._local = local
-        self.chains = ChainChooser(local, settings)
-        """Which local models draft for one another."""
-        self._tuner = SpanTuner(local.ms_per_token)
-        self._planners = planners or PairSource()
-        self._spending = Spending()
-        self._check_cost = CheckCostNote()
-        self._check_time = CheckTimeNote(self._planners.times)
-        self._pair = PairObserver(pair)
+        self._memory = ClientMemory(local, settings, account, pair, planners)
+        self._decodings: dict[str, Decoding] = {}
         self._answers: set[asyncio.Task[Answer]] = set()
         self.relayer: Relayer | None = None
         """Where requests go that only a cloud model can honour; None: nowhere."""
@@ -124,13 +117,18 @@ class AsyncClient:
     @property
     def spent(self) -> Spent:
         """What all answers have cost so far, those that were left early or failed among them."""
-        return self._spending.spent
+        return self._memory.spending.spent
+
+    @property
+    def chains(self) -> ChainChooser:
+        """Which local models draft for one another."""
+        return self._memory.chains
 
     @property
     def status(self) -> ClientStatus:
         """How its contexts, its line and its endpoint stand now."""
         pool, breaker = self._contexts.pool, self._health.breaker
-        drifts = self._planners.drifts if self._settings.learn else None
+        drifts = self._memory.planners.drifts if self._settings.learn else None
         busy = self.parallel - len(pool.free)
         return ClientStatus(self.parallel, busy, pool.num_queued, breaker.state, breaker.remaining_s, drifts)
 
@@ -164,7 +162,7 @@ class AsyncClient:
         ``hear`` is called with each event as it happens, those too that come while a stream that was closed early
         settles, when nobody reads any more.
         """
-        settings, question = self._settings_with(choices), question_from(prompt)
+        decoding, question = self._decoding(choices).seeded(), question_from(prompt)
         if self.closed:
             msg = "this client is closed"
             raise RuntimeError(msg)
@@ -176,7 +174,7 @@ class AsyncClient:
             happened.put_nowait(event)
 
         # The answer is written in a task of its own: deadlines belong to a task, and a generator may be read from many.
-        task = asyncio.create_task(self._answer(question, settings, publish))
+        task = asyncio.create_task(self._answer(question, decoding, publish))
         task.add_done_callback(lambda _: happened.put_nowait(None))
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)
@@ -206,7 +204,7 @@ class AsyncClient:
             raise MissingCapability(NOWHERE)
 
         def published(event: Event) -> None:
-            self._spending.observe(event)
+            self._memory.spending.observe(event)
             publish(event)
 
         async with self.relayer.open(body, published, conversation or self._settings.conversation) as reply:
@@ -215,7 +213,7 @@ class AsyncClient:
     async def capabilities(self) -> Capabilities:
         """Connect, if that was not done yet, and return what the endpoint is and can do. Raises CloudError."""
         if (made := self._connection.made) is None:
-            caller = RetryingCaller(self._health, self._spending.observe)
+            caller = RetryingCaller(self._health, self._memory.spending.observe)
             made = await caller.call(partial(self._connection.make_any, time.monotonic()))
         return made[1]
 
@@ -226,8 +224,8 @@ class AsyncClient:
         ContextOverflow, EngineError and CloudRefusal; what merely failed is in the result.
         """
         can = await self.capabilities()
-        settings, question = self._settings_with(choices), question_from(prompt)
-        observe, words = self._spending.observe, self._contexts.words
+        settings, question = self._decoding(choices).settings, question_from(prompt)
+        observe, words = self._memory.spending.observe, self._contexts.words
         rendered = await self._contexts.read(question, settings)
         ids = rendered.ids
         room = words.num_context - len(ids)
@@ -249,7 +247,7 @@ class AsyncClient:
 
     async def count_prompt(self, prompt: Prompt, **choices: Unpack[AnswerChoices]) -> int:
         """Return how many tokens a prompt has for the local model. Raises UsageError and ContextOverflow."""
-        read = await self._contexts.read(question_from(prompt), self._settings_with(choices))
+        read = await self._contexts.read(question_from(prompt), self._decoding(choices).settings)
         return len(read.ids)
 
     async def partition(self) -> Partition | None:
@@ -261,8 +259,22 @@ class AsyncClient:
 
         ``choices`` are as in ``text_rows``. Raises UsageError where there is no critic, ContextOverflow, EngineError.
         """
-        settings, question = self._settings_with(choices), question_from(prompt)
-        return await self._contexts.critic_numbers(question, text, settings, self._spending.observe)
+        settings, question = self._decoding(choices).settings, question_from(prompt)
+        return await self._contexts.critic_numbers(question, text, settings, self._memory.spending.observe)
+
+    def _decoding(self, choices: AnswerChoices) -> Decoding:
+        """Return how to decode under these choices: resolved once, since callers choose the same again and again.
+
+        What contradicts itself is refused here, before anything is waited for. Raises UsageError.
+        """
+        key = repr(sorted(choices.items()))
+        if (known := self._decodings.get(key)) is None:
+            known = Decoding.of(self._settings_with(choices))
+            if len(self._decodings) >= MOST_DECODINGS:
+                self._decodings.clear()
+            if len(key) <= LONGEST_KEY:
+                self._decodings[key] = known
+        return known
 
     def _settings_with(self, choices: AnswerChoices) -> Settings:
         allowed = names_for(SettingPlace.ANSWER)
@@ -277,7 +289,7 @@ class AsyncClient:
             raise UsageError(msg)
         settings = choosing(self._settings, choices)
         check_effect(settings, choices)
-        return seeded(settings)
+        return settings
 
     async def aclose(self) -> None:
         """Stop whatever is still being answered, for a reader that left without closing its stream."""
@@ -288,99 +300,82 @@ class AsyncClient:
         for task in answers:
             await _at_rest(task)
         await self._contexts.aclose()
-        await self._pair.aclose()
-        await self._planners.aclose()
+        await self._memory.aclose()
 
-    async def _answer(self, prompt: TextOrTurns, settings: Settings, publish: Publish) -> Answer:
+    async def _answer(self, prompt: TextOrTurns, decoding: Decoding, publish: Publish) -> Answer:
         asked_at = time.monotonic()
-        decoding = Decoding.of(settings)  # what contradicts itself is refused before anything is waited for
-        chain = self.chains.choose(decoding.policy, decoding.sampling)
+        chain = self._memory.chains.choose(decoding.policy, decoding.sampling)
         if not chain.models:
-            decoding, chain = Decoding.of(by_cloud_alone(settings)), whole_chain(self._local)
+            decoding, chain = Decoding.of(by_cloud_alone(decoding.settings)), whole_chain(self._local)
         settings = decoding.settings
         rendered = await self._contexts.read(prompt, settings)
         concepts = await self._contexts.concepts(decoding.policy, rendered.ids, settings)
-        asked = AskedPrompt(prompt, rendered, chain, asked_at, concepts)
+        question = Question(prompt, rendered, decoding, chain, asked_at, concepts)
         async with (
             self._contexts.borrow(rendered.ids, settings, publish) as context,
             self._account.open_budget(settings.conversation) as budget,
         ):
-            return await self._write(asked, decoding, context, budget, publish)
+            return await self._write(question, context, budget, publish)
 
     async def _write(
-        self, asked: AskedPrompt, decoding: Decoding, context: CursorContext, budget: AnswerBudget, publish: Publish
+        self, question: Question, context: CursorContext, budget: AnswerBudget, publish: Publish
     ) -> Answer:
         """Answer a question in the context that was lent for it."""
-        rendered, ids, chain, settings = asked.rendered, asked.rendered.ids, asked.chain, decoding.settings
-        words, price, policy = self._contexts.words, lambda: budget.price, decoding.policy
-        room = words.num_context - len(ids)
-        bound: BoundPlanner | None = None
+        decoding, memory, contexts = question.decoding, self._memory, self._contexts
+        model = partial(self._model_for, decoding)
+        observers = [*memory.observers(question, model), publish]
+        builder = self._builder(question, budget, observers)
+        verifier = self._verifier(question, context, budget, builder)
+        connected, decides = model() is not None, decoding.policy.planner is not None
+        can = await verifier.connect(connected=connected, decides=decides) if decoding.policy.needs else None
+        decoding = decoding if can is None else decoding.within_reach(can)
+        bound = await memory.bind(question, decoding, can, budget)
+        observers += [] if bound is None else bound.observers(builder.note)
+        room, settings = contexts.words.num_context - len(question.ids), decoding.settings
+        span, planner = memory.span(decoding, len(question.ids), can), None if bound is None else bound.planner
+        policy = decoding.bound(room, span, planner, question.concepts)
+        builder.notes_of = await memory.notes_of(policy, can, builder)
+        told = settings.trace_rows
+        recording = recording_of(settings, policy, await contexts.pieces(), question.concepts) if told else None
+        limits = AnswerLimits(most_tokens(settings, room), settings.overlap, recording)
+        writers = await local_writers(contexts, context, question, policy)
+        builder.local_models, builder.experts, builder.cloud_model = writers.names, writers.weights, model
+        driver = Driver(question.rendered, writers.drafter, context.worker, verifier, builder, limits, writers.levels)
+        try:
+            return await driver.answer(writers.policy)
+        finally:
+            memory.learn(question, bound, sent=builder.requests > 0)
+            contexts.learn(writers.experts if settings.learn else None, question.words)
+
+    def _builder(self, question: Question, budget: AnswerBudget, observers: Sequence[Publish]) -> AnswerBuilder:
+        """Return where the answer adds up; all observers, those too that are added later, hear what it publishes."""
 
         def published(event: Event) -> None:
-            self._tuner.observe(event, len(ids))
-            self.chains.hear(event, chain)
-            if bound is not None:
-                bound.hear(event)
-            self._spending.observe(event)
-            if (
-                isinstance(event, Finished)
-                and chain.models[-1] == self._local.name
-                and (made := self._connection.made_for(decoding)) is not None
-            ):
-                self._pair.add(event.answer, policy, made[1].model)
-            publish(event)
-            for note in bound.notes if bound is not None and isinstance(event, Started) else ():
-                builder.note(note)
+            for observe in observers:
+                observe(event)
 
-        builder = AnswerBuilder(len(ids), words.piece, price, asked.at, published, settings.stop, rendered.thoughts)
+        ids, marks, stops = question.ids, question.rendered.thoughts, question.decoding.settings.stop
+        piece, price = self._contexts.words.piece, lambda: budget.price
+        builder = AnswerBuilder(len(ids), piece, price, question.asked_at, published, stops, marks)
         families = self._local.families
-        if families is not None and (said := families.told(asked.prompt)):
+        if families is not None and (said := families.told(question.prompt)):
             builder.note(said)
-        caller = RetryingCaller(self._health, published)
+        return builder
+
+    def _verifier(
+        self, question: Question, context: CursorContext, budget: AnswerBudget, builder: AnswerBuilder
+    ) -> CloudVerifier:
+        """Return what asks the cloud during the answer."""
+        decoding, settings = question.decoding, question.decoding.settings
         open_ended, rows = not settings.max_tokens, settings.trace_rows
         wanted = RowsWanted(decoding.sampling, settings.cloud_top_k, everywhere=rows, open_ended=open_ended)
-        connect = partial(self._connection.make_for, decoding)
-        verifier = CloudVerifier(connect, caller, budget, context.engine, builder, wanted)
-        connected, decides = self._connection.made_for(decoding) is not None, policy.planner is not None
-        can = await verifier.connect(connected=connected, decides=decides) if policy.needs else None
-        settings = settings if can is None else within_reach(settings, can)
-        span = self._span(settings, len(ids), can)
-        if policy.planner is not None:
-            bound = await self._bound(settings, asked.prompt, ids, can, budget)
-        policy = policy_of(settings, span, bound.planner if bound else None, room, asked.concepts)
-        builder.notes_of = partial(self._check_cost.of, policy), await self._check_time.bind(policy, can, builder)
-        told = settings.trace_rows
-        recording = recording_of(settings, policy, await self._contexts.pieces(), asked.concepts) if told else None
-        limits = AnswerLimits(most_tokens(settings, room), settings.overlap, recording)
-        words_asked = words_of(asked.prompt)
-        writers = await local_writers(self._contexts, context, chain, policy, settings, ids, words_asked)
-        tell_names(builder, chain, writers, lambda: made[1] if (made := self._connection.made_for(decoding)) else None)
-        try:
-            return await Driver(
-                rendered, writers.drafter, context.worker, verifier, builder, limits, writers.levels
-            ).answer(writers.policy)
-        finally:
-            if builder.requests:
-                self._planners.sent(ids)
-            if bound is not None:
-                self._planners.learn(bound)
-            self._contexts.learn(writers.experts if settings.learn else None, words_asked)
+        connect, caller = partial(self._connection.make_for, decoding), RetryingCaller(self._health, builder.publish)
+        return CloudVerifier(connect, caller, budget, context.engine, builder, wanted)
 
-    async def _bound(
-        self, settings: Settings, prompt: TextOrTurns, ids: Ids, can: Capabilities | None, budget: AnswerBudget
-    ) -> BoundPlanner:
-        """Bind what decides about drafts to a question, by what is known of models, endpoint and money now."""
-        span = settings.span if isinstance(settings.span, int) else self._span(settings, len(ids), can)
-        price, speed = budget.price, self._tuner.ms_per_token
-        caps = () if price is None or price.free else await budget.cap_statuses()
-        return await self._planners.bind(AskedQuestion(words_of(prompt), ids, settings, can, price, caps, span, speed))
-
-    def _span(self, settings: Settings, prefix_tokens: int, can: Capabilities | None) -> int | None:
-        """Return the draft length that ``auto`` or ``cheap`` means by now; None: the policy's own."""
-        if settings.span == "cheap":
-            keeps_cache = can is not None and can.keeps_cache is True
-            return self._tuner.cheap(self._account.price, prefix_tokens, keeps_cache=keeps_cache)
-        return self._tuner.span() if settings.span == "auto" else None
+    def _model_for(self, decoding: Decoding) -> str | None:
+        """Return the cloud's model that an answer is asked of; None: it was not reached yet."""
+        made = self._connection.made_for(decoding)
+        return None if made is None else made[1].model
 
 
 async def _at_rest(task: asyncio.Task[Answer]) -> None:

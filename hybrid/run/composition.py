@@ -9,7 +9,7 @@ import math
 import secrets
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from hybrid.cloud import Capabilities
@@ -23,7 +23,6 @@ from hybrid.run.driver import Recording
 from hybrid.settings.config import Settings
 from hybrid.settings.names import BUNDLED, NAMED
 from hybrid.settings.policy_choices import MOST_SPAN, DeferralChoices, PolicyChoices
-from hybrid.settings.sources import choosing
 from hybrid.types import Sampling
 
 # Endpoints take seeds of so many bits.
@@ -88,21 +87,44 @@ def policy_of(
 
 @dataclass(frozen=True)
 class Decoding:
-    """How one answer is decoded, resolved once when its question is read; ``policy`` is bound to no pair yet."""
+    """How one answer is decoded, resolved once when its question is read; ``policy`` is bound to no pair yet.
+
+    ``whole``: the answer is one model's own text, so no common vocabulary is needed.
+    """
 
     settings: Settings
     policy: Policy
     sampling: Sampling
+    whole: bool
 
     @classmethod
     def of(cls, settings: Settings) -> Decoding:
         """Resolve an answer's settings. Raises UsageError where they contradict each other."""
-        return cls(settings, policy_of(settings), sampling_of(settings))
+        policy = policy_of(settings)
+        return cls(settings, policy, sampling_of(settings), policy.is_whole(most_tokens(settings, TO_THE_END)))
 
-    @property
-    def whole(self) -> bool:
-        """Whether the answer is one model's own text."""
-        return self.policy.is_whole(most_tokens(self.settings, TO_THE_END))
+    def seeded(self) -> Decoding:
+        """Return it with a seed: a fresh one where none was chosen."""
+        if self.settings.seed is not None:
+            return self
+        seed = secrets.randbits(SEED_BITS)
+        settings, sampling = self.settings.model_copy(update={"seed": seed}), replace(self.sampling, seed=seed)
+        return replace(self, settings=settings, sampling=sampling, policy=self.policy.seeded(seed))
+
+    def within_reach(self, can: Capabilities) -> Decoding:
+        """Ask for no more log-probabilities than an endpoint gives: what a policy may draw from depends on it.
+
+        Raises UsageError where the policy cannot do with so few.
+        """
+        if can.most_k is None or can.most_k >= self.settings.cloud_top_k:
+            return self
+        return Decoding.of(self.settings.model_copy(update={"cloud_top_k": can.most_k}))
+
+    def bound(self, room: int, span: int | None, planner: Planner | None, concepts: Concepts | None) -> Policy:
+        """Return the policy for one question; the arguments are as ``policy_of`` has them."""
+        settings, policy = self.settings, self.policy
+        as_it_is = span is None and planner is None and settings.max_tokens and not policy.wants_concepts
+        return policy if as_it_is else policy_of(settings, span, planner, room, concepts)
 
 
 def _check_mixture(settings: Settings, policy: Policy) -> None:
@@ -269,15 +291,3 @@ def choices_of(settings: Settings, policy: Policy) -> dict[str, str | tuple[str,
     chosen |= {} if settings.max_tokens else {"max_tokens": settings.max_tokens}
     written = {name: str(value) for name, value in chosen.items() if value is not None}  # JSON has no infinity
     return {**written, "stop": settings.stop}
-
-
-def seeded(settings: Settings) -> Settings:
-    """Return settings that name a seed: a fresh one where none was given."""
-    return settings if settings.seed is not None else choosing(settings, {"seed": secrets.randbits(SEED_BITS)})
-
-
-def within_reach(settings: Settings, can: Capabilities) -> Settings:
-    """Ask for no more log-probabilities than the endpoint gives: what a policy may draw from depends on it."""
-    if can.most_k is None or can.most_k >= settings.cloud_top_k:
-        return settings
-    return settings.model_copy(update={"cloud_top_k": can.most_k})

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hybrid.errors import CloudError, MissingCapability, NotAnApi, UsageError, VocabularyMismatch
 from hybrid.policy import ABILITY_TEXT, PRESETS
 from hybrid.run.cloud_verifier import Connect, Connection
-from hybrid.run.composition import Decoding, policy_of, with_parts, within_reach
+from hybrid.run.composition import Decoding, with_parts
 from hybrid.run.retrying import BreakerState
 
 # How a client stands at a moment: its contexts, its line, its endpoint.
@@ -132,9 +132,8 @@ class SharedConnection:
             asked = with_parts(policy.name, {name: getattr(settings, name) for name in ("gate", "judge", "scope")})
             msg = f"policy {asked} {needs}; here {', '.join(able)} work"
             raise MissingCapability(msg)
-        reached = within_reach(settings, capabilities)
         try:
-            _ = policy if reached is settings else policy_of(reached)
+            decoding.within_reach(capabilities)
         except UsageError as error:
             raise MissingCapability(str(error)) from None
         return connection

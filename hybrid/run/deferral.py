@@ -18,7 +18,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Protocol, get_args
 
 import numpy as np
@@ -34,8 +34,8 @@ from hybrid.policy.compose import judge_name
 from hybrid.policy.gates import number_text
 from hybrid.policy.plan import UNKNOWN_WORTH, WORTH, Worth
 from hybrid.policy.planning import Planner
-from hybrid.record.events import Event
-from hybrid.run.composition import policy_of
+from hybrid.record.events import Event, Publish, Started
+from hybrid.run.composition import Decoding
 from hybrid.settings.config import Settings
 from hybrid.settings.names import NAMED
 from hybrid.settings.policy_choices import USD
@@ -64,7 +64,7 @@ class AskedQuestion:
 
     words: tuple[int, ...]
     ids: Ids
-    settings: Settings
+    decoding: Decoding
     can: Capabilities | None = None
     price: Price | None = None
     caps: Sequence[CapStatus] = ()
@@ -86,10 +86,16 @@ class AskedQuestion:
         judge = chosen or (None if threshold is None else f"kl:{number_text(threshold)}")
         return f"{judge or DEFAULT_JUDGE}:strict" if settings.strict else judge
 
-    @cached_property
+    @property
+    def settings(self) -> Settings:
+        """What the answer may choose, with what was chosen for the client."""
+        return self.decoding.settings
+
+    @property
     def whole(self) -> bool:
         """Whether the planner has but two actions: to keep an answer whole, or to have it written."""
-        return (planner := policy_of(self.settings).planner) is not None and planner.whole
+        planner = self.decoding.policy.planner
+        return planner is not None and planner.whole
 
 
 @dataclass(frozen=True)
@@ -101,10 +107,14 @@ class BoundPlanner:
     listener: OutcomeListener | None = None
     pair: PairKnowledge | None = None
 
-    def hear(self, event: Event) -> None:
-        """Hear an event of the answer."""
-        if self.listener is not None:
-            self.listener.hear(event)
+    def observers(self, note: Callable[[str], None]) -> tuple[Publish, ...]:
+        """Return what hears the answer's events; ``note`` takes the sentences, once the answer has begun."""
+
+        def tell(event: Event) -> None:
+            for sentence in self.notes if isinstance(event, Started) else ():
+                note(sentence)
+
+        return (tell,) if self.listener is None else (self.listener.hear, tell)
 
 
 class PlannerSource(Protocol):

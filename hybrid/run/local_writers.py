@@ -1,74 +1,78 @@
-"""Who writes locally in an answer: one model, a chain of them, or several that write as one; perhaps with a critic."""
+"""A question, and who writes its answer locally: one model, a chain, or several that write as one; perhaps a critic."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from hybrid.cloud import Capabilities
 from hybrid.engine import CursorContext
 from hybrid.policy import Policy, SeededCoin, exact_stages, with_stages
 from hybrid.policy.concepts import Concepts
-from hybrid.record.answer_builder import AnswerBuilder
-from hybrid.record.conversation import TextOrTurns
+from hybrid.record.conversation import TextOrTurns, words_of
 from hybrid.run.chain import Chain, cursors_of
-from hybrid.run.composition import sampling_of
+from hybrid.run.composition import Decoding
 from hybrid.run.contexts import LocalContexts
 from hybrid.run.drafting import Drafter
 from hybrid.run.experts import ExpertCursor
 from hybrid.run.verifier import LocalVerifier, RenderedPrompt
-from hybrid.settings.config import Settings
 from hybrid.types import Ids
 
 
 @dataclass(frozen=True)
-class AskedPrompt:
-    """A question, as the model reads it, who drafts its answer, and when it was asked (monotonic, in seconds).
+class Question:
+    """A question as the model reads it, how it is decoded, who drafts, and when it was asked (monotonic, in seconds).
 
     ``concepts``: which tokens say the same, where that matters.
     """
 
     prompt: TextOrTurns
     rendered: RenderedPrompt
+    decoding: Decoding
     chain: Chain
-    at: float
+    asked_at: float
     concepts: Concepts | None = None
+
+    @property
+    def ids(self) -> Ids:
+        """The prompt's tokens."""
+        return self.rendered.ids
+
+    @cached_property
+    def words(self) -> tuple[int, ...]:
+        """The question's words, as ``words_of`` has them."""
+        return words_of(self.prompt)
 
 
 @dataclass(frozen=True)
 class LocalWriters:
-    """The model that drafts, those above it in a chain, and the policy with as many stages."""
+    """The model that drafts, those above it in a chain, their names by who may write, and the policy with its stages.
+
+    ``experts``: several models that write as one; None: one does.
+    """
 
     drafter: Drafter
     levels: Sequence[LocalVerifier]
+    names: Sequence[str]
     policy: Policy
     experts: ExpertCursor | None
 
+    def weights(self) -> Mapping[str, float]:
+        """Return the weights by now of several models that write as one, by their names."""
+        return self.experts.weights if self.experts else {}
+
 
 async def local_writers(
-    contexts: LocalContexts,
-    context: CursorContext,
-    chain: Chain,
-    policy: Policy,
-    settings: Settings,
-    prompt: Ids,
-    words: Sequence[int],
+    contexts: LocalContexts, context: CursorContext, question: Question, policy: Policy
 ) -> LocalWriters:
-    """Return who writes an answer to a prompt in a context that was lent for it; ``words`` are the question's."""
-    sampling = sampling_of(settings)
-    experts = await contexts.experts(context, settings, words)
+    """Return who writes the answer to a question, in a context that was lent for it."""
+    chain, sampling = question.chain, question.decoding.sampling
+    experts = await contexts.experts(context, question.decoding.settings, question.words)
     first, *above = cursors_of(chain, contexts.name, context)
-    critic = contexts.critic(context, prompt, policy.planner)
-    drafter = Drafter(experts or first, prompt, sampling, SeededCoin(sampling.seed), critic)
-    levels = [LocalVerifier(cursor, prompt) for cursor in above]
-    return LocalWriters(drafter, levels, with_stages(policy, exact_stages(chain.spans, sampling)), experts)
-
-
-def tell_names(
-    builder: AnswerBuilder, chain: Chain, writers: LocalWriters, cloud: Callable[[], Capabilities | None]
-) -> None:
-    """Let an answer name who wrote each token, and the weights of several models that write as one."""
-    experts = writers.experts
-    builder.local_models = experts.writers if experts else chain.models
-    builder.experts = lambda: experts.weights if experts else {}
-    builder.cloud_model = lambda: can.model if (can := cloud()) else None
+    critic = contexts.critic(context, question.ids, policy.planner)
+    drafter = Drafter(experts or first, question.ids, sampling, SeededCoin(sampling.seed), critic)
+    levels = [LocalVerifier(cursor, question.ids) for cursor in above]
+    names = experts.writers if experts else chain.models
+    if chain.spans:
+        policy = with_stages(policy, exact_stages(chain.spans, sampling))
+    return LocalWriters(drafter, levels, names, policy, experts)

@@ -17,7 +17,7 @@ from hybrid.record.answer import Answer
 from hybrid.record.answer_builder import AnswerBuilder
 from hybrid.record.events import Publish
 from hybrid.run.cloud_verifier import CloudVerifier, Connection, RowsWanted
-from hybrid.run.composition import check_effect, most_tokens, policy_of, sampling_of
+from hybrid.run.composition import Decoding, check_effect, most_tokens, policy_of, sampling_of
 from hybrid.run.deferral import AskedQuestion, PairSource
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver
@@ -98,5 +98,5 @@ async def _planner(trace: ReplayTrace, settings: Settings, price: Price | None) 
     """Return the planner that was recorded; of an answer without one, that of a pair of which nothing is known."""
     if trace.planner is not None:
         return trace.planner
-    asked = AskedQuestion((), trace.prompt, settings, Capabilities("trace"), price)
+    asked = AskedQuestion((), trace.prompt, Decoding.of(settings), Capabilities("trace"), price)
     return (await PairSource().bind(asked)).planner

@@ -82,7 +82,7 @@ def test_nothing_is_bound_for_a_policy_that_weighs_nothing(house, run, monkeypat
     async def never(_):
         pytest.fail("nothing to bind")
 
-    monkeypatch.setattr(h.client._planners, "bind", never)
+    monkeypatch.setattr(h.client._memory.planners, "bind", never)
     for policy in ("kl", "doubt", "local", "cloud", "once"):
         run(h.client.generate(PROMPT, raw=True, policy=policy, max_tokens=4))
     run(h.client.generate(PROMPT, raw=True, policy="auto", offline=True, max_tokens=4))

@@ -254,7 +254,7 @@ def test_text_rows_waits_for_a_context_as_a_question_does(house, run):
 def test_a_prompt_counts_as_sent_once_its_answer_is_over_and_only_if_a_request_was_sent(house, run):
     """What is beside a question is none of what its endpoint's cache is known to hold."""
     h, heard = house(), []
-    h.client._planners.sent = lambda prompt: heard.append((prompt, h.client.spent.requests))
+    h.client._memory.planners.sent = lambda prompt: heard.append((prompt, h.client.spent.requests))
     for policy in ("local", "kl"):
         answer = run(h.client.generate("a b c", raw=True, policy=policy, max_tokens=8))
     assert heard == [(h.prompt, answer.usage.cloud_requests)]
@@ -274,4 +274,4 @@ def test_requests_that_cross_are_told_apart_in_what_is_spent_and_learned(house, 
     settled = {event.request_id: event.nanousd for event in found if isinstance(event, RequestSettled)}
     assert len(sent) == len(set(sent)) == len(settled)
     assert h.client.spent.nanousd == sum(settled.values()) == h.ledger.settled_nanousd
-    assert not h.client._tuner._under_way
+    assert not h.client._memory._tuner._under_way

@@ -19,6 +19,7 @@ from hybrid.pairs.calibrations import keep_calibration
 from hybrid.pairs.knowledge import ASKS_BY_SURPRISE, ASKS_FOR_CHECKS, UNCALIBRATED
 from hybrid.pairs.profile import PairFacts
 from hybrid.policy.plan import WORTH, Worth
+from hybrid.run.composition import Decoding
 from hybrid.run.deferral import AskedQuestion, PairSource
 from hybrid.settings.config import Settings
 from hybrid.spend import CapStatus, Price, TokenTimes
@@ -46,7 +47,7 @@ def source(**more):
 
 def bind(found, *, can=CAN, price=PRICE, caps=(), span=None, ms_per_token=None, **settings):
     settings = Settings(**({"policy": "auto", "cloud": "http://gpu:8000"} | settings))
-    asked = AskedQuestion((3, 4), tuple(range(7)), settings, can, price, caps, span, ms_per_token)
+    asked = AskedQuestion((3, 4), tuple(range(7)), Decoding.of(settings), can, price, caps, span, ms_per_token)
     return asyncio.run(found.bind(asked))
 
 
@@ -74,7 +75,7 @@ def test_the_floor_falls_by_the_seed_the_question_and_what_is_learned_by_then():
 
     def key(ids, seed=3):
         settings = Settings(policy="auto", cloud="http://gpu:8000", seed=seed)
-        return asyncio.run(found.bind(AskedQuestion((3, 4), ids, settings, CAN, PRICE))).planner.floor_key
+        return asyncio.run(found.bind(AskedQuestion((3, 4), ids, Decoding.of(settings), CAN, PRICE))).planner.floor_key
 
     keys = [key((number,)) for number in range(400)]
     assert len(set(keys)) == 400

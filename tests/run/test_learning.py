@@ -20,6 +20,7 @@ from hybrid.policy.plan import PlanCosts
 from hybrid.policy.planning import Planner
 from hybrid.record.answer import Token
 from hybrid.record.events import Finished, Planned, SpanJudged, TokenEmitted
+from hybrid.run.composition import Decoding
 from hybrid.run.deferral import AskedQuestion, PairSource
 from hybrid.settings.config import Settings
 from hybrid.spend import Bill, Price
@@ -153,14 +154,20 @@ def a_home(tmp_path, monkeypatch):
 
 def asked(**settings):
     chosen = Settings(policy="auto", **settings)
-    return AskedQuestion((3, 4), (1, 2), chosen, Capabilities("big"), Price.parse("1/0.1/4"))
+    return AskedQuestion((3, 4), (1, 2), Decoding.of(chosen), Capabilities("big"), Price.parse("1/0.1/4"))
+
+
+def tell(bound, *events):
+    """Have all that observes an answer hear its events."""
+    for observe in bound.observers(pytest.fail):
+        for event in events:
+            observe(event)
 
 
 async def answer(source, *events, **settings):
     """One answer: what it was decided by."""
     bound = await source.bind(asked(**settings))
-    for event in events:
-        bound.hear(event)
+    tell(bound, *events)
     source.learn(bound)
     return bound
 
@@ -211,8 +218,7 @@ def test_answers_that_end_together_are_learned_from_one_after_another_and_all_of
         bound = await asyncio.gather(*(source.bind(asked()) for _ in range(6)))
         assert len({id(one.pair) for one in bound}) == 1, "what is known of a pair is read once"
         for one in bound:
-            one.hear(planned())
-            one.hear(judged(4))
+            tell(one, planned(), judged(4))
             source.learn(one)
         found = await source.bind(asked())
         await source.aclose()

@@ -46,7 +46,7 @@ class Source:
 
 
 def events_of(run, built, planner, **choices):
-    built.client._planners = Source(planner)
+    built.client._memory.planners = Source(planner)
 
     async def heard():
         chosen = {"raw": True, "max_tokens": LENGTH} | choices

@@ -32,13 +32,13 @@ def record(tmp_path):
 
 def observed(h, record):
     """Have a client count into a record."""
-    h.client._pair = PairObserver(record)
+    h.client._memory.pair = PairObserver(record)
     return h
 
 
 async def gather(h, **choices):
     events = [event async for event in h.client.stream(PROMPT, **(CHOICES | choices))]
-    await h.client._pair.aclose()
+    await h.client._memory.pair.aclose()
     return events
 
 

@@ -55,7 +55,7 @@ class Source:
 
 def planned(house, planner, **how):
     built = house(**how)
-    built.client._planners = Source(planner)
+    built.client._memory.planners = Source(planner)
     return built
 
 
