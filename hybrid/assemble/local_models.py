@@ -27,8 +27,8 @@ from hybrid.errors import EngineError, UsageError
 from hybrid.partitions.partition_file import load_partition
 from hybrid.prob import Partition
 from hybrid.run import FurtherModel, LocalModel
+from hybrid.run.contexts import KnownFamilies
 from hybrid.run.experts import ExpertRecord
-from hybrid.run.known_families import KnownFamilies
 from hybrid.settings.config import Settings
 from hybrid.settings.names import MODELS, NAMED
 from hybrid.settings.sources import experts_file, identities_file, models_file

@@ -30,8 +30,8 @@ from hybrid.errors import UsageError
 from hybrid.pairs.profile import PairFacts, pair_record
 from hybrid.run import AsyncClient, Client
 from hybrid.run.composition import check_chain, check_effect, check_endpoint, check_pair, check_several, policy_of
+from hybrid.run.contexts import KnownFamilies
 from hybrid.run.deferral import PairSource
-from hybrid.run.known_families import KnownFamilies
 from hybrid.settings.config import OpenArguments, Settings
 from hybrid.settings.names import BUNDLED, NAMED
 from hybrid.settings.sources import checked, ledger_file, load

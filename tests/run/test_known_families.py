@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import hybrid
 from hybrid.cli import app
-from hybrid.run.known_families import KnownFamilies
+from hybrid.run.contexts import KnownFamilies
 from hybrid.tasks import FAMILIES, distinct, wordings
 from hybrid.types import Message
 
