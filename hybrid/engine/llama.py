@@ -12,6 +12,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,7 @@ class Weights(LlamaVocabulary):
             return None
         return int(ll.llama_model_n_ctx_train(self._model))
 
-    @property
+    @cached_property
     def is_recurrent(self) -> bool:
         """Whether some layers, or all, keep a state in the place of a row for every token."""
         return bool(ll.llama_model_is_recurrent(self._model) or ll.llama_model_is_hybrid(self._model))

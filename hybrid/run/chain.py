@@ -310,10 +310,10 @@ class ChainChooser:
 
     def __init__(self, local: LocalModel, settings: Settings) -> None:
         """Take the models. Raises UsageError for a chain that cannot be."""
-        self._local = local
         self._named = None if settings.chain in {"auto", "cheap"} else chain_of(settings.chain, local)
         self._cheap = settings.chain == "cheap"
-        names = (*local.drafters, local.name)
+        self._whole = whole_chain(local)
+        names = self._whole.models
         self.scheduler = ChainScheduler(names)
         """What is known by now."""
         for name in names:
@@ -327,7 +327,7 @@ class ChainChooser:
         if self._named is not None:
             return self._named
         if len(self.scheduler.names) == 1 or not sampling.greedy:
-            return whole_chain(self._local)
+            return self._whole
         checks = policy.judge is not None and policy.planner is None
         chosen = self.scheduler.choose(
             "cheap" if self._cheap else "auto",

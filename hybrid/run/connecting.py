@@ -103,9 +103,7 @@ class SharedConnection:
         return can.ids and can.same_words is None and settings.dialect is None and not said and not self._no_messages
 
     async def _make_whole(self, decoding: Decoding, asked_at: float) -> Connection:
-        """Return the connection of an answer that needs no common vocabulary."""
-        if (made := self.made_for(decoding)) is not None:
-            return made
+        """Connect for an answer that needs no common vocabulary."""
         connection = await self.make_any(asked_at)
         if not self._is_open(decoding):
             return connection
@@ -118,17 +116,20 @@ class SharedConnection:
     async def make_for(self, decoding: Decoding, asked_at: float) -> Connection:
         """Return the connection. Raises MissingCapability where the policy needs more than there is, and CloudError."""
         settings, policy, whole = decoding.settings, decoding.policy, decoding.whole
-        connection = await (self._make_whole(decoding, asked_at) if whole else self.make(asked_at))
+        connection = self.made_for(decoding) or await (
+            self._make_whole(decoding, asked_at) if whole else self.make(asked_at)
+        )
         capabilities = connection[1]
         abilities, same_words = capabilities.abilities, capabilities.same_words is not False
-        lacking = " and ".join(ABILITY_TEXT[need] for need in sorted(policy.needs - abilities))
+        lacking = policy.needs - abilities
         if lacking or not (same_words or policy.reads_text or whole):
             able = [
                 name
                 for name, found in PRESETS.items()
                 if found.works(abilities, decoding.sampling, same_words=same_words)
             ]
-            needs = f"needs an endpoint that can {lacking}" if lacking else OTHER_WORDS
+            wanted = " and ".join(ABILITY_TEXT[need] for need in sorted(lacking))
+            needs = f"needs an endpoint that can {wanted}" if lacking else OTHER_WORDS
             asked = with_parts(policy.name, {name: getattr(settings, name) for name in ("gate", "judge", "scope")})
             msg = f"policy {asked} {needs}; here {', '.join(able)} work"
             raise MissingCapability(msg)

@@ -61,10 +61,8 @@ class ClientMemory:
             if isinstance(event, Finished) and chain.models[-1] == self._local.name and (cloud := model()) is not None:
                 self.pair.add(event.answer, policy, cloud)
 
-        observers = [lambda event: self._tuner.observe(event, num_prompt), self.spending.observe, count]
-        if self._local.drafters:
-            observers.append(lambda event: self.chains.hear(event, chain))
-        return tuple(observers)
+        always = partial(self._tuner.observe, prompt_tokens=num_prompt), self.spending.observe, count
+        return (*always, partial(self.chains.hear, chain=chain)) if self._local.drafters else always
 
     def span(self, decoding: Decoding, prefix_tokens: int, can: Capabilities | None) -> int | None:
         """Return the draft length that ``auto`` or ``cheap`` means by now; None: the policy's own."""
