@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from anyio.from_thread import start_blocking_portal
 from cases import each
+from scripted_cloud import ScriptedCloud
+from scripted_engine import ScriptedEngine
 from scripted_house import END, LARGE, SMALL, WORDS
 from typer.testing import CliRunner
 
@@ -18,8 +20,7 @@ import hybrid
 from hybrid.batch.questions import lines
 from hybrid.cli import app
 from hybrid.cli.batch_work import answered
-from hybrid.cloud.scripted import ScriptedCloud
-from hybrid.engine import ScriptedEngine, Worker
+from hybrid.engine import Worker
 from hybrid.errors import UsageError
 from hybrid.policy import PRESETS
 from hybrid.run import AsyncClient, Client, LocalModel

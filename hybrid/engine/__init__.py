@@ -12,7 +12,6 @@ from hybrid.engine.port import (
     ThoughtMarks,
     never,
 )
-from hybrid.engine.scripted import ScriptedEngine
 from hybrid.types import num_shared
 
 __all__ = [
@@ -28,7 +27,6 @@ __all__ = [
     "IsCancelled",
     "PooledContext",
     "Reuse",
-    "ScriptedEngine",
     "ThoughtMarks",
     "Worker",
     "never",

@@ -10,13 +10,14 @@ from pathlib import Path
 from runpy import run_path
 
 import pytest
+from scripted_cloud import ScriptedCloud
+from scripted_engine import ScriptedEngine
 from scripted_house import END, LARGE, SMALL, WORDS
 from typer.testing import CliRunner
 
 import hybrid
 from hybrid.cli import app
-from hybrid.cloud.scripted import ScriptedCloud
-from hybrid.engine import ScriptedEngine, Worker
+from hybrid.engine import Worker
 from hybrid.run import AsyncClient, LocalModel
 from hybrid.settings.config import Settings
 from hybrid.spend import Account, MemoryLedger, Price, usd_to_nanousd

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scripted_cloud import ScriptedCloud
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.scripted import ScriptedCloud
 from hybrid.cloud.translated import RenumberedCloud, numbers_of
 from hybrid.types import Sampling
 from tests.oracles.vocabularies import Pieces

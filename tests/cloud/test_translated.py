@@ -12,9 +12,9 @@ import pytest
 from cases import each
 from hypothesis import example, given
 from hypothesis import strategies as st
+from scripted_cloud import ScriptedCloud
 
 from hybrid.cloud import Chunk, ScoreQuestion, WriteQuestion
-from hybrid.cloud.scripted import ScriptedCloud
 from hybrid.cloud.translated import TranslatedCloud
 from hybrid.cloud.translation import ExactSplitter, Reading, RowTranslator, TextWriter
 from hybrid.errors import MissingCapability, VocabularyMismatch

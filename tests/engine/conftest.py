@@ -13,9 +13,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from scripted_engine import ScriptedEngine
 
 import hybrid
-from hybrid.engine import ScriptedEngine
 from hybrid.engine.llama import Weights
 from hybrid.lab.speed.recurrent_model import TINY as TINY_RECURRENT
 from hybrid.lab.speed.recurrent_model import write_recurrent_model

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from arithmetic import rounds_by_shape, tolerance
 from cases import each
+from scripted_engine import ScriptedEngine
 
-from hybrid.engine import ScriptedEngine
 from hybrid.engine.noise import MEASURED, LocalNoise, NoiseCache, measure
 from hybrid.prob import UNMEASURED, kl_shift
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_engine import ScriptedEngine
 
-from hybrid.engine import ContextPool, Reuse, ScriptedEngine, Worker
+from hybrid.engine import ContextPool, Reuse, Worker
 
 IDS = st.lists(st.integers(0, 1), max_size=4).map(tuple)
 SALTS = st.sampled_from([None, "one", "two"])

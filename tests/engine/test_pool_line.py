@@ -8,8 +8,9 @@ from contextlib import suppress
 
 import pytest
 from cases import each
+from scripted_engine import ScriptedEngine
 
-from hybrid.engine import ContextPool, Cursor, CursorContext, ScriptedEngine, Worker
+from hybrid.engine import ContextPool, Cursor, CursorContext, Worker
 from hybrid.errors import HybridError, QueueFull, QueueTimeout
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from scripted_engine import ScriptedEngine
 
-from hybrid.engine import ScriptedEngine
 from hybrid.types import Message
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from scripted_engine import ScriptedEngine
 
-from hybrid.engine import ScriptedEngine
 from hybrid.engine.noise import TIMED, drafting_ms
 
 

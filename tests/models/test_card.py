@@ -13,9 +13,9 @@ import pytest
 from arithmetic import tolerance
 from cases import each, each_of
 from made_cards import NUM, filled, made
+from scripted_engine import ScriptedEngine
 
 import hybrid
-from hybrid.engine import ScriptedEngine
 from hybrid.errors import EngineError, UsageError
 from hybrid.models import card as room
 from hybrid.models.card import Fingerprint, ModelCards, differences, load

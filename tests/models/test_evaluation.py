@@ -15,9 +15,9 @@ from arithmetic import tolerance
 from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_engine import ScriptedEngine
 
 import hybrid
-from hybrid.engine import ScriptedEngine
 from hybrid.errors import EngineError, UsageError
 from hybrid.models import evaluation
 from hybrid.models import evaluation as agreement

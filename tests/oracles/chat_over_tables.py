@@ -15,13 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from anyio.from_thread import start_blocking_portal
+from scripted_cloud import ScriptedCloud
+from scripted_engine import ScriptedEngine
 from scripted_house import END, LARGE, SMALL, WORDS
 
 import hybrid
 from hybrid.__main__ import main as command
 from hybrid.cloud import WriteQuestion
-from hybrid.cloud.scripted import ScriptedCloud
-from hybrid.engine import ScriptedEngine, Worker
+from hybrid.engine import Worker
 from hybrid.run import AsyncClient, Client, LocalModel
 from hybrid.settings.sources import load
 from hybrid.spend import Account, MemoryLedger, Price, usd_to_nanousd

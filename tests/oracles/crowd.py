@@ -12,8 +12,10 @@ import json
 import sys
 from pathlib import Path
 
-from hybrid.cloud.scripted import ScriptedCloud
-from hybrid.engine import ScriptedEngine, Worker
+from scripted_cloud import ScriptedCloud
+from scripted_engine import ScriptedEngine
+
+from hybrid.engine import Worker
 from hybrid.run import AsyncClient, LocalModel
 from hybrid.settings.config import Settings
 from hybrid.spend import Account, Price

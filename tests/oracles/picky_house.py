@@ -11,8 +11,8 @@ import hashlib
 
 import numpy as np
 import pytest
+from scripted_engine import ScriptedEngine
 
-from hybrid.engine import ScriptedEngine
 from hybrid.run import Finished, RequestSent, SpanDrafted
 
 PROMPT = "a b c"

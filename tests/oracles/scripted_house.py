@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from scripted_cloud import ScriptedCloud
+from scripted_engine import ScriptedEngine
 
-from hybrid.cloud.scripted import ScriptedCloud
-from hybrid.engine import ScriptedEngine, Worker
+from hybrid.engine import Worker
 from hybrid.prob import Partition
 from hybrid.run import AsyncClient, FurtherModel, LocalModel
 from hybrid.run.retrying import EndpointHealth

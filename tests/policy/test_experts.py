@@ -12,8 +12,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cases import each, each_of
+from scripted_engine import ScriptedEngine
 
-from hybrid.engine import Cursor, ScriptedEngine
+from hybrid.engine import Cursor
 from hybrid.policy import PolicyOptions, decode, preset
 from hybrid.policy.requests import (
     AnswerContinues,

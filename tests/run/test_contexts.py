@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import pytest
 from anyio.from_thread import start_blocking_portal
 from cases import each
+from scripted_engine import ScriptedEngine
 
-from hybrid.engine import ScriptedEngine
 from hybrid.errors import QueueFull, QueueTimeout
 from hybrid.policy import PRESETS
 from hybrid.record.events import Queued, RequestSent, RequestSettled, to_json

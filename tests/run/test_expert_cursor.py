@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cases import each
+from scripted_engine import ScriptedEngine
 
 from hybrid.engine import Cursor
 from hybrid.engine.port import never
-from hybrid.engine.scripted import ScriptedEngine
 from hybrid.run.experts import ExpertCursor
 
 NAMES = ("one", "other")

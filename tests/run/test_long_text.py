@@ -8,9 +8,10 @@ import pytest
 from cases import each_of
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_engine import ScriptedEngine
 
 from hybrid.cloud import Chunk
-from hybrid.engine import Cursor, ScriptedEngine
+from hybrid.engine import Cursor
 from hybrid.errors import VocabularyMismatch
 from hybrid.policy import SeededCoin
 from hybrid.policy.gates import ALWAYS

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted_engine import ScriptedEngine
 
 import hybrid
-from hybrid.engine import ScriptedEngine, Worker
+from hybrid.engine import Worker
 from hybrid.engine.llama import Weights
 from hybrid.errors import ContextOverflow
 from hybrid.run.contexts import LocalContexts, LocalModel

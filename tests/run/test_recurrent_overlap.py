@@ -11,8 +11,8 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 from cases import each, each_of
+from scripted_engine import ScriptedEngine
 
-from hybrid.engine import ScriptedEngine
 from hybrid.engine.llama import Weights
 from hybrid.lab.speed.recurrent_model import TINY, write_recurrent_model
 from hybrid.policy import PRESETS

@@ -10,8 +10,9 @@ import numpy as np
 from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_engine import ScriptedEngine
 
-from hybrid.engine import ScriptedEngine, ThoughtMarks
+from hybrid.engine import ThoughtMarks
 from hybrid.record.answer_builder import CUT_THOUGHTS, ONLY_THOUGHTS, ThoughtDecoder, overlap
 from hybrid.record.events import NoteAdded, TokenEmitted, text_of, thoughts_of, to_json
 from hybrid.run.replay import replay

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import uvicorn
 from asking import TEXT
+from scripted_engine import ScriptedEngine
 
 import hybrid
-from hybrid.engine import Cursor, ScriptedEngine, Worker
+from hybrid.engine import Cursor, Worker
 from hybrid.engine.llama import Weights
 from hybrid.prob import Dense
 from server_stub.__main__ import listen

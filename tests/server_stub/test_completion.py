@@ -12,8 +12,9 @@ import pytest
 from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_engine import ScriptedEngine
 
-from hybrid.engine import ScriptedEngine, Worker
+from hybrid.engine import Worker
 from server_stub.ask import Ask
 from server_stub.completion import Charge, Completion, Step, _Text
 from server_stub.slots import Slot

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 from cases import each
-
-from hybrid.engine import ScriptedEngine
+from scripted_engine import ScriptedEngine
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.json"))
 PROBS = [[1 / 2, 1 / 4, 1 / 8, 1 / 8], [1 / 8, 1 / 2, 1 / 4, 1 / 8], [1 / 4, 1 / 8, 1 / 8, 1 / 2]]

@@ -43,7 +43,7 @@ class ScriptedEngine:
         """The tokens in the cache."""
         return self._ids
 
-    def tokenize(self, text: str, *, special: bool = False) -> Ids:  # noqa: ARG002  (the port's shape)
+    def tokenize(self, text: str, *, special: bool = False) -> Ids:
         """Look every word up; an unknown one is token 0."""
         return tuple(self._words.index(word) if word in self._words else 0 for word in text.split())
 
@@ -59,13 +59,13 @@ class ScriptedEngine:
     def render(
         self,
         messages: Sequence[Message],
-        args: Mapping[str, TemplateArg] = NO_ARGS,  # noqa: ARG002  (the port's shape)
-        cancelled: IsCancelled = never,  # noqa: ARG002
+        args: Mapping[str, TemplateArg] = NO_ARGS,
+        cancelled: IsCancelled = never,
     ) -> Ids:
         """Join the turns' contents."""
         return self.tokenize(" ".join(message.content for message in messages))
 
-    def thoughts(self, messages: Sequence[Message], args: Mapping[str, TemplateArg] = NO_ARGS) -> ThoughtMarks | None:  # noqa: ARG002  (the port's shape)
+    def thoughts(self, messages: Sequence[Message], args: Mapping[str, TemplateArg] = NO_ARGS) -> ThoughtMarks | None:
         """Return the marks that were given."""
         return self._thoughts
 

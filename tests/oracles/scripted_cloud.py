@@ -61,9 +61,9 @@ class ScriptedCloud:
 
     async def connect(  # the port's shape
         self,
-        probe: str,  # noqa: ARG002
-        probe_ids: Ids,  # noqa: ARG002
-        asked_at: float | None = None,  # noqa: ARG002
+        probe: str,
+        probe_ids: Ids,
+        asked_at: float | None = None,
     ) -> Capabilities:
         """Say that it can do everything."""
         return Capabilities("scripted")
