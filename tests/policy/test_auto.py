@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from cases import each, each_of
@@ -236,17 +236,22 @@ def test_an_early_decision_shows_each_token_at_once_and_takes_nothing_back(toys,
 # ---- what is known, asked and told -----------------------------------------------------------------------------------
 
 
-def test_a_planner_is_told_what_the_cloud_has_read_or_written_of_this_answer(toys, both):
-    """A second hand: of every text that was sent or written, the longest beginning that the draft shares."""
+@each("fails", [lambda _: False, lambda number: number % 2 == 0])
+def test_a_planner_is_told_what_the_cloud_has_read_or_written_of_this_answer(toys, both, fails):
+    """A second hand: of every text that was sent or written, the longest beginning that the draft shares.
+
+    Where the cloud fails after it has turned a draft down, another text is sent later.
+    """
     for pair in each_of(both):
         for script in (SCRIPTS["check"], SCRIPTS["write on"], SCRIPTS["by turns"]):
             policy, seen = auto(script, {"threshold": 0.2}, stream="blocks", block=4, prompt_tokens=100)
-            _, log = play(toys, policy, pair)
-            sent, told = [], iter(seen)
+            _, log = play(toys, policy, pair, fails=fails)
+            sent, told, asked = [], iter(seen), 0
             for request in each_of(log):
-                if isinstance(request, Check):
+                asked += isinstance(request, Check | Write)
+                if isinstance(request, Check) and not fails(asked):
                     sent.append(request.at + text(request.span))
-                if isinstance(request, Write):
+                if isinstance(request, Write) and not fails(asked):
                     sent.append((*request.at, pair[1](request.at).best))
                 if isinstance(request, Draft):
                     signals, _, known, _ = next(told)
@@ -315,6 +320,25 @@ def test_what_the_cloud_writes_is_asked_for_with_both_rows_and_never_scored_for_
         writes = [request for request in log if isinstance(request, Write)]
         assert writes
         assert all((write.wants_draft_rows, write.wants_target_rows) == (labels, labels) for write in writes)
+        assert not any(isinstance(request, Check) for request in log)
+
+
+@each("labels", [True, False])
+def test_what_a_cap_has_cut_short_is_not_scored_for_its_labels_either(toys, both, labels, monkeypatch):
+    """The block ends, and the answer goes on: with the local model's own tokens."""
+    write, cut = toys.Player.write, 6
+
+    def cut_short(player, request):
+        wrote = write(player, request)
+        return replace(wrote, span=wrote.span[: cut - len(request.at)], ended=len(request.at) >= cut - 1)
+
+    monkeypatch.setattr(toys.Player, "write", cut_short)
+    for pair in each_of(both):
+        policy, _ = auto(
+            lambda number, num: DraftPlan("keep" if number else "write", num if number else 0), labels=labels
+        )
+        shown, log = play(toys, policy, pair, told=False)
+        assert text(shown) == own(pair[0], own(pair[1], (), cut), LENGTH)
         assert not any(isinstance(request, Check) for request in log)
 
 
