@@ -53,6 +53,7 @@ TABLE = Path(__file__).with_suffix(".toml")
 GREEN, RED = 0, 1
 # A Hypothesis test that fails need not look for its smallest example.
 QUIETLY = ["-q", "-p", "no:cacheprovider", "--tb=no", "--no-header", "--hypothesis-profile=mutants"]
+SLOW_TOO = ["-m", ""]  # a named test may be one that a plain run leaves out
 OUTPUT = "output.txt"
 # A drawn mutant may loop for ever: seconds of a processor, and seconds for a test that waits; and so many test files.
 CPU_S, WAIT_S, NEAREST = 150, 60, 6
@@ -124,7 +125,9 @@ def fork_pytest(tree: Path, tests: str, *, bounded: bool) -> int:
         # Two mutants of one second and one length could not be told apart.
         sys.dont_write_bytecode, os.environ["PYTHONDONTWRITEBYTECODE"] = True, "1"
         words = ["-n", "0", "-x", "--tb=line", "-rfE", *tests.split()]
-        if bounded:
+        if not bounded:
+            words += SLOW_TOO
+        else:
             resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
             words.append(f"--timeout={WAIT_S}")
         # Libraries that are imported already are not rewritten, and pytest would say so.
@@ -175,7 +178,7 @@ def run(chosen: Sequence[Mutant], processes: int) -> bool:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         first = copy_tree(Path(folder) / "tree-0")
         tests = sorted({mutant.test for mutant in chosen})
-        status, output = pytest_in(first, "-n", str(processes), "-rf", *tests)
+        status, output = pytest_in(first, "-n", str(processes), "-rf", *SLOW_TOO, *tests)
         if status != GREEN:
             print(output, "the named tests are not green without a mutant", sep="\n")
             return False
