@@ -1,7 +1,7 @@
 """The driver: steps a policy's loop and answers each of its requests.
 
 Who does what. ``hybrid.policy.loop`` decides and asks. The drafter (``run.drafting``) answers a ``Draft`` on the
-engine's thread, where a chain's larger models (``LocalVerifier``) answer a ``Check`` at their level; the ``Verifier``
+engine's thread, where a chain's larger models (``ChainReader``) answer a ``Check`` at their level; the ``Verifier``
 answers the other checks and a ``Write``. The driver shows what is emitted, reads along while the verifier
 writes, looks ahead while a check is under way, and publishes one stream of events. It makes no decision about text and
 knows neither money nor the network.
@@ -48,7 +48,7 @@ from hybrid.record import events
 from hybrid.record.answer import Answer
 from hybrid.record.answer_builder import AnswerBuilder
 from hybrid.run.drafting import Drafter
-from hybrid.run.verifier import LocalVerifier, RenderedPrompt, Verifier
+from hybrid.run.verifier import ChainReader, RenderedPrompt, Verifier
 from hybrid.types import Ids
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ class Driver:
         verifier: Verifier,
         builder: AnswerBuilder,
         limits: AnswerLimits,
-        levels: Sequence[LocalVerifier] = (),
+        levels: Sequence[ChainReader] = (),
     ) -> None:
         """Take the prompt, the local model and its thread, the larger model, and where the answer adds up.
 
@@ -102,7 +102,7 @@ class Driver:
         self._worker = worker
         self._verifier = verifier
         self._levels = levels
-        self._readers: tuple[Drafter | LocalVerifier, ...] = (drafter, *levels)
+        self._readers: tuple[Drafter | ChainReader, ...] = (drafter, *levels)
         self._builder = builder
         self._limits = limits
         self._publish = builder.publish

@@ -15,7 +15,7 @@ from hybrid.run.composition import Decoding
 from hybrid.run.contexts import LocalContexts
 from hybrid.run.drafting import Drafter
 from hybrid.run.experts import ExpertCursor
-from hybrid.run.verifier import LocalVerifier, RenderedPrompt
+from hybrid.run.verifier import ChainReader, RenderedPrompt
 from hybrid.types import Ids
 
 
@@ -52,7 +52,7 @@ class LocalWriters:
     """
 
     drafter: Drafter
-    levels: Sequence[LocalVerifier]
+    levels: Sequence[ChainReader]
     names: Sequence[str]
     policy: Policy
     experts: ExpertCursor | None
@@ -71,7 +71,7 @@ async def local_writers(
     first, *above = cursors_of(chain, contexts.name, context)
     critic = contexts.critic(context, question.ids, policy.planner)
     drafter = Drafter(experts or first, question.ids, sampling, SeededCoin(sampling.seed), critic)
-    levels = [LocalVerifier(cursor, question.ids) for cursor in above]
+    levels = [ChainReader(cursor, question.ids) for cursor in above]
     names = experts.writers if experts else chain.models
     if chain.spans:
         policy = with_stages(policy, exact_stages(chain.spans, sampling))

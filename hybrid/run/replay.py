@@ -24,7 +24,7 @@ from hybrid.run.driver import AnswerLimits, Driver
 from hybrid.run.experts import ExpertCursor
 from hybrid.run.replay_trace import ReplayCloud, ReplayCritic, ReplayCursor, ReplayTrace
 from hybrid.run.retrying import EndpointHealth, RetryingCaller
-from hybrid.run.verifier import LocalVerifier, RenderedPrompt
+from hybrid.run.verifier import ChainReader, RenderedPrompt
 from hybrid.settings.config import Settings
 from hybrid.settings.policy_choices import PolicyChoices
 from hybrid.settings.sources import choosing, load
@@ -50,7 +50,7 @@ async def replay(path: Path, publish: Publish = lambda _: None, **chosen: Any) -
     check_effect(settings, flags)
     sampling = sampling_of(settings)
     cursor, above = _cursors(trace)
-    levels = [LocalVerifier(each, trace.prompt) for each in above]
+    levels = [ChainReader(each, trace.prompt) for each in above]
     drafter = Drafter(cursor, trace.prompt, sampling, SeededCoin(sampling.seed), ReplayCritic(trace))
     cloud = ReplayCloud(trace)
 

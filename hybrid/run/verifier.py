@@ -1,7 +1,7 @@
 """The port of a verifier: the larger model that judges drafts and takes the pen, wherever it runs.
 
 A driver knows no more of the larger model than this. The cloud is one verifier (``cloud_verifier``): it has money,
-retries and streams. ``LocalVerifier`` below is none: it only reads, for a chain, where the caller waits.
+retries and streams. ``ChainReader`` below is none: it only reads, for a chain, where the caller waits.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class Verifier(Protocol):
 # It costs time and no money, always answers, and gives its rows in full. It only reads: what it writes itself the loop
 # draws from its rows (``hybrid.policy.stages``).
 #
-# The laws (``tests/run/test_local_verifier.py``): after any history of drafts, rejections and handbacks its rows are
+# The laws (``tests/run/test_chain_reader.py``): after any history of drafts, rejections and handbacks its rows are
 # those of a fresh context, up to what batches of other shapes do to rounded sums; no token that stands is decoded
 # twice.
 
 
-class LocalVerifier:
+class ChainReader:
     """Reads with one model during one answer, on the thread of its context."""
 
     def __init__(self, cursor: Cursor, prompt: Ids) -> None:

@@ -18,7 +18,7 @@ from hybrid.errors import UsageError
 from hybrid.policy.requests import Check, PendingToken
 from hybrid.record.events import SpanDrafted, SpanRead, to_json
 from hybrid.run.replay import replay
-from hybrid.run.verifier import LocalVerifier
+from hybrid.run.verifier import ChainReader
 from hybrid.settings.names import MODELS
 
 CHAIN = "small*4>mid"
@@ -59,7 +59,7 @@ def span_of(tokens):
 def test_after_any_history_its_rows_are_a_fresh_contexts_and_no_token_that_stands_is_decoded_twice(engines):
     rng, prompt = random.Random(0), tuple(engines[0].tokenize(QUESTION))
     cursor, fresh = Counted(engines[0]), Cursor(engines[1])
-    level, at, rejected = LocalVerifier(cursor, prompt), (), 0
+    level, at, rejected = ChainReader(cursor, prompt), (), 0
     for _ in range(12):
         drafted = tuple(rng.randrange(300) for _ in range(rng.randint(0, 4)))
         rows = level.check(Check(at, span_of(drafted)), never)
