@@ -19,7 +19,7 @@ from hybrid.settings.setting_info import SettingPlace
 
 if TYPE_CHECKING:
     from hybrid.cli.calibrate.labels import PairLabels
-    from hybrid.cli.calibrate.tables import CalibrationInForce
+    from hybrid.cli.calibrate.page import CalibrationInForce
     from hybrid.tune.calibrating import CalibratedPair
 
 EPILOG = """
@@ -174,7 +174,7 @@ def _fitted(labelled: PairLabels, chosen: dict[str, Any], tell: Callable[[str], 
 def _kept(pair: CalibratedPair, *, use: bool) -> CalibrationInForce:
     """Keep what was fitted, unless it would take the place of what knows more questions, and nobody said so."""
     from hybrid.cli.calibrate.labels import in_force, told_calibration  # noqa: PLC0415
-    from hybrid.cli.calibrate.tables import CalibrationInForce  # noqa: PLC0415
+    from hybrid.cli.calibrate.page import CalibrationInForce  # noqa: PLC0415
     from hybrid.pairs.calibrations import calibration_for, keep_calibration  # noqa: PLC0415
 
     new = pair.calibration
@@ -192,9 +192,9 @@ def _laid_out(
     pairs: list[CalibratedPair], known: list[CalibrationInForce], *, as_json: bool, report: Path | None
 ) -> tuple[str | RenderableType, str | None]:
     """Return what standard output gets, and the page."""
-    from hybrid.cli.calibrate import page, tables  # noqa: PLC0415
+    from hybrid.cli.calibrate import page  # noqa: PLC0415
 
-    said = json.dumps(tables.to_json(pairs, known), allow_nan=False) if as_json else tables.calibration(pairs, known)
+    said = json.dumps(page.to_json(pairs, known), allow_nan=False) if as_json else page.calibration(pairs, known)
     return said, page.page(pairs) if report else None
 
 
