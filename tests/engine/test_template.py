@@ -163,14 +163,19 @@ def test_a_template_that_works_for_ever_or_makes_gigabytes_is_refused(monkeypatc
         write(endless)
 
 
-def test_the_steps_are_bounded():
+@each("body", ["{% for j in 'x' * 200 %}{% endfor %}", "{% set x = 1 %}" * 50])
+def test_the_steps_are_bounded(monkeypatch, body):
+    """Values that a loop draws are paid for, and so is all that stands in its body, which may be of constants."""
+    monkeypatch.setattr(template_meter, "MOST_STEPS", 10_000)
     with pytest.raises(TemplateFault, match="not done after"):
-        write("{% for i in range(9000) %}{% for j in 'x' * 200 %}{% endfor %}{% endfor %}")
+        write(f"{{% for i in range(1000) %}}{body}{{% endfor %}}")
 
 
-def test_the_steps_are_those_of_one_conversation():
+def test_the_steps_are_those_of_one_conversation(monkeypatch):
+    monkeypatch.setattr(template_meter, "MOST_STEPS", 40_000)
     template = ChatTemplate("{% for i in range(9000) %}{{ raise_exception('') if i < 0 }}{% endfor %}done")
     assert [template.write([], {}, prompt=True) for _ in range(12)] == ["done"] * 12
+    assert template.work_share > 1 / 12
 
 
 def test_the_names_that_published_templates_are_written_for_are_there():
