@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from cases import each
+from cases import each, each_of
 
 from hybrid.cloud import WriteQuestion
 from hybrid.policy import SeededCoin
 from hybrid.record.events import TRACE_VERSION, to_json
+from hybrid.run.composition import Decoding
 from hybrid.run.replay import replay
 
 HOT = {"temperature": 1.5, "raw": True, "max_tokens": 20}
@@ -44,6 +45,35 @@ def test_at_temperature_0_the_seed_changes_nothing(client, run):
     answers = [run(client.generate("a b c", raw=True, max_tokens=20)) for _ in range(4)]
     assert len({answer.seed for answer in answers}) == 4
     assert len({answer.tokens for answer in answers}) == 1
+
+
+def test_a_gates_coin_is_keyed_by_the_answers_own_seed(client, run):
+    """Though the choices are the same, and are resolved once for all of them."""
+    choices = {"policy": "random:0.5", "raw": True, "max_tokens": 20}
+    answers = [run(client.generate("a b c", **choices)) for _ in range(8)]
+    assert len({tuple(token.source for token in answer.tokens) for answer in answers}) > 2
+    for answer in answers:
+        assert run(client.generate("a b c", **choices, seed=answer.seed)).tokens == answer.tokens
+
+
+def test_choices_are_resolved_as_if_nothing_had_been_asked_before(client, run):
+    """One client is asked under many choices in turn, another under each for the first time."""
+    every = [
+        {"policy": policy, "max_tokens": num, "temperature": temperature, "stop": stop}
+        for policy in ("kl", "kl:0.1", "local", "exact", "auto", "cloud")
+        for num in (0, 3, 9)
+        for temperature in (0.0, 1.0)
+        for stop in ((), ("x",))
+    ]
+    for choices in each_of(every * 2):
+        kept = client._decoding(choices)
+        fresh = Decoding.of(client._settings_with(choices))
+        assert (kept.settings, kept.sampling, kept.whole) == (fresh.settings, fresh.sampling, fresh.whole)
+        assert str(kept.policy) == str(fresh.policy)
+    assert len(client._decodings) < len(every)
+    long = {"stop": ("y" * 10_000,)}
+    assert client._decoding(long).settings.stop == long["stop"]
+    assert not any(len(key) > 5_000 for key in client._decodings)
 
 
 @each("policy", ["local", "kl"])
