@@ -7,7 +7,7 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scripted_engine import ScriptedEngine
 
@@ -87,6 +87,7 @@ def test_whatever_is_refused_unread_does_not_fit():
 
         @settings(max_examples=60)
         @given(turns)
+        @example([("user", " answer", 6)])  # more bytes than there is room for tokens, and it fits
         def law(turns):
             nonlocal refused
             prompt = tuple(Message(role, text * num) for role, text, num in turns)

@@ -115,11 +115,11 @@ def test_a_position_that_is_drafted_again_meets_another_coin(house, run, monkeyp
             tossed.append(toss)
             return super().__call__(probs, toss)
 
-    monkeypatch.setattr("hybrid.run.client.SeededCoin", Recorded)
+    monkeypatch.setattr("hybrid.run.local_writers.SeededCoin", Recorded)
     choices = {"temperature": 1.0, "raw": True, "max_tokens": 40, "policy": "exact", "overlap": False}
     rejected = 0
     for seed in range(4):
         tossed.clear()
         rejected += run(house(seed=seed).client.generate("a b c", **choices)).usage.rejected
-        assert len(tossed) == len(set(tossed))
+        assert len(tossed) == len(set(tossed)) > 0
     assert rejected
