@@ -15,7 +15,7 @@ from bought_texts import questions
 from cases import each_of
 from rich.console import Console
 
-from hybrid.cli.calibrate import page, tables
+from hybrid.cli.calibrate import page
 from hybrid.defer import CriticNumbers
 from hybrid.errors import UsageError
 from hybrid.spend import AskPrices, Price
@@ -138,16 +138,16 @@ def test_a_rule_that_takes_more_than_the_cloud_alone_stands_beyond_it_in_the_cha
 @pytest.mark.slow
 def test_terminal_page_and_json_hold_every_figure_and_nothing_becomes_markup(easy):
     pairs = [calibrated(easy, "<b>one</b>"), calibrated(easy, "two", AskPrices.of(None))]
-    data = json.loads(json.dumps(tables.to_json(pairs), allow_nan=False))
+    data = json.loads(json.dumps(page.to_json(pairs), allow_nan=False))
     assert [each["local"] for each in data["pairs"]] == ["<b>one</b>", "two"]
     first = data["pairs"][0]["policies"]["rows"][0]
     assert (first["policy"], first["share"], first["bill"]) == ("cloud", [1.0] * 3, [1.0] * 3)
     assert "in_force" not in data["pairs"][0]
-    kept = [tables.CalibrationInForce(used=False, in_force="the larger", before=None)]
-    told = tables.to_json(pairs[:1], kept)["pairs"][0]
+    kept = [page.CalibrationInForce(used=False, in_force="the larger", before=None)]
+    told = page.to_json(pairs[:1], kept)["pairs"][0]
     assert (told["used"], told["in_force"], told["lost"]) == (False, "the larger", data["pairs"][0]["lost"])
     console = Console(width=400, record=True, file=io.StringIO())
-    console.print(tables.calibration(pairs[:1], kept))
+    console.print(page.calibration(pairs[:1], kept))
     lines = console.export_text().splitlines()
     down = sum(each.turned_down for each in pairs[0].calibration.questions)
     assert lines[2] == f"Of 24 drafts of the local model the cloud would turn {down} down."
