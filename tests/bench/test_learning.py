@@ -176,6 +176,12 @@ def test_a_paced_day_never_passes_its_cap_and_spends_it_where_there_is_enough_to
     assert day.spent_by_burst < day.spent - 0.03
 
 
+def test_a_day_whose_cap_no_answer_fits_under_spends_nothing(questions):
+    """Pacing alone would ask for the first."""
+    calibration = replace(fit([each.labelled for each in questions]), score=PriorScore(JUDGE))
+    assert paced_day(questions, calibration, StreamChoice(U, amount=400.0, frozen=True), 1e-6).spent == 0.0
+
+
 def test_a_taught_problem_is_what_both_models_answered_and_what_the_judge_says_of_it():
     """Bundled pair, four problems; the verdict on the cloud's own text is taken anew from both models' full rows."""
 
