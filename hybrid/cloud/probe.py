@@ -18,17 +18,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from hybrid.cloud.bounds import MAX_FACT_BYTES
 from hybrid.cloud.dialects.dialect import LENGTHS
+from hybrid.cloud.dialects.vllm import MODELS
 from hybrid.cloud.dialects.vllm_tokens import GENERATE
+from hybrid.cloud.discover import ask_route, render_chat
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.port import (
-    Capabilities,
-    Chunk,
-    ModelQuestion,
-    ScoreQuestion,
-    Scores,
-    WriteQuestion,
-)
+from hybrid.cloud.port import Capabilities, Chunk, ModelQuestion, ScoreQuestion, Scores, WriteQuestion
 from hybrid.cloud.probe_habits import LocalHabits, first_difference, opening_kl
 from hybrid.cloud.probe_result import SCALE_OUT, ProbeResult, ReserveCharge, SettleCharge
 from hybrid.errors import BadReply, CloudError, CloudRefusal, MissingCapability, Unreachable, to_one_line
@@ -106,25 +102,25 @@ class Probe:
 
     @property
     def _can(self) -> Capabilities:
-        return self.endpoint.dialect.can
+        return self.endpoint.knowledge.dialect.can
 
     def _take(self, can: Capabilities) -> None:
         """Have the endpoint be asked as one that can do this."""
-        self.endpoint.dialect = replace(self.endpoint.dialect, can=can)
+        self.endpoint.knowledge.dialect = replace(self.endpoint.knowledge.dialect, can=can)
 
     async def _round_trip(self) -> float:
         self.tell("the round trip")
         times = []
         for _ in range(ROUND_TRIPS):
             began = self.clock()
-            await self.endpoint.ping()
+            await ask_route(self.endpoint.wire, MODELS, None)  # a list that does not exist takes as long
             times.append((self.clock() - began) * 1000)
         return round(min(times), 1)
 
     async def _token_route(self) -> bool | None:
         """Whether vLLM's token-in route is open (or closed by its own flag), found out for nothing."""
         try:
-            await self.endpoint.ping_route(GENERATE)
+            await self.endpoint.wire.post(GENERATE, {}, most=MAX_FACT_BYTES)
         except (BadReply, MissingCapability):
             return True
         except CloudRefusal as refusal:
@@ -237,7 +233,8 @@ class Probe:
     async def _chats(self, local: LocalHabits) -> None:
         """Hold chats as its template writes them against the local model's, until one differs in more than a date."""
         for chat in local.chats:
-            theirs = await self.endpoint.render_chat(chat.turns) if chat.rendered else None
+            rendered = chat.rendered and render_chat(self.endpoint.wire, self.endpoint.knowledge.dialect, chat.turns)
+            theirs = await rendered if rendered else None
             if theirs is None:
                 continue  # one that it refuses says nothing
             found = first_difference(chat.ids, theirs, local.piece)

@@ -178,11 +178,11 @@ def apply_result(can: Capabilities, found: ProbeResult) -> Capabilities:
     )
 
 
-def as_probe_result(url: str, can: Capabilities) -> ProbeResult:
+def as_probe_result(url: str, model: str, can: Capabilities) -> ProbeResult:
     """Return the result by which ``apply_result`` turns a dialect's documents into these capabilities."""
     return ProbeResult(
         url,
-        can.model,
+        model,
         can.dialect,
         same_words=can.same_words,
         max_context=can.max_context,

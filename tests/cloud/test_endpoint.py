@@ -68,7 +68,7 @@ class Replies:
 
 def endpoint(dialect, *replies):
     found = Endpoint(Replies(*replies), words=WORDS)
-    found.dialect = dialect
+    found.knowledge.dialect = dialect
     return found
 
 
@@ -366,7 +366,7 @@ def test_a_usage_of_a_chat_service_teaches_how_many_tokens_a_conversation_has(us
     before = found.max_usage(WRITE).prompt_tokens
 
     async def ask():
-        found._wire.left = [ended]
+        found.wire.left = [ended]
         return last_usage([chunk async for chunk in found.write(WRITE, "r")])
 
     booked = [asyncio.run(ask()) for _ in range(3)]

@@ -202,7 +202,7 @@ def test_what_a_probe_has_measured_of_streams_is_kept(path):
 )
 def test_what_an_endpoint_is_taken_for_can_be_kept_and_read_again(known, documented):
     can = apply_result(documented, known)
-    assert apply_result(documented, as_probe_result(KNOWN.url, can)) == can
+    assert apply_result(documented, as_probe_result(KNOWN.url, can.model, can)) == can
 
 
 def test_what_is_forgotten_is_gone_and_nothing_else(path):

@@ -46,7 +46,8 @@ async def connected(server, words, method=None):
     try:
         capabilities = await endpoint.connect(PROBE, words.tokenize(PROBE))
         if method:
-            endpoint.dialect = replace(endpoint.dialect, can=replace(endpoint.can, scoring_method=method))
+            known = endpoint.knowledge
+            known.dialect = replace(known.dialect, can=replace(known.dialect.can, scoring_method=method))
         yield endpoint, capabilities
     finally:
         await endpoint.aclose()
