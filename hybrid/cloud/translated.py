@@ -41,7 +41,6 @@ from hybrid.cloud.translation import (
     Reading,
     RowTranslator,
     TextWriter,
-    check_pieces,
     follow,
     whole_characters,
 )
@@ -188,7 +187,7 @@ class TranslatedCloud:
         """Score the text of a draft, and lay its rows beside the draft's own tokens."""
         spelled, asked = self._spell(question), self._score_question(question)
         scores = await self._inner.score(asked, request_id, before_send)
-        check_pieces(scores.pieces, self._words)
+        scores.check_pieces(self._words)
         start = spelled.reading.last_place(spelled.shown)
         rows = {start + number: row for number, row in enumerate(scores.rows)}
         reading = self._with_rows(spelled.reading, rows, spelled.text)

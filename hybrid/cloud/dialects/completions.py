@@ -19,15 +19,7 @@ from typing import Any
 
 from hybrid.cloud.dialects import scoring_methods
 from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, Json, OpenAi, Post, ScoreFlow
-from hybrid.cloud.dialects.reading import (
-    NO_ROWS,
-    choice_of,
-    event_of,
-    fields_of,
-    finish_of,
-    guarded,
-    read_usage,
-)
+from hybrid.cloud.dialects.reading import NO_ROWS, choice_of, event_of, fields_of, finish_of, guarded, read_usage
 from hybrid.cloud.dialects.text_tokens import (
     TextVocabulary,
     max_usage_in_bytes,

@@ -18,15 +18,7 @@ from functools import partial
 from typing import Any
 
 from hybrid.cloud.dialects import scoring_methods
-from hybrid.cloud.dialects.dialect import (
-    ContinuationRequest,
-    Dialect,
-    DialectSpec,
-    Json,
-    Post,
-    ReadEvent,
-    ScoreFlow,
-)
+from hybrid.cloud.dialects.dialect import ContinuationRequest, Dialect, DialectSpec, Json, Post, ReadEvent, ScoreFlow
 from hybrid.cloud.dialects.reading import NO_ROWS, finish_of, guarded, raise_error_in, usage_of
 from hybrid.cloud.dialects.text_tokens import (
     TextVocabulary,

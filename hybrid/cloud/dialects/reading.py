@@ -19,6 +19,9 @@ R = TypeVar("R")
 # More tokens than any request holds: 128 answers, the most that services take, to the longest context that is published
 # (10 million tokens) are fewer. A higher number counts no tokens.
 MOST_TOKENS = 2**31
+# What services call how much of a prompt they wrote to their cache: OpenAI from GPT-5.6 on and OpenRouter; LiteLLM;
+# Anthropic, and Alibaba's compatible mode.
+CACHE_WRITES = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
 NO_ROWS = "the endpoint wrote without log-probabilities; hybrid probe tells which policies can do without"
 
 
@@ -175,14 +178,15 @@ def read_usage(reply: Any, most: CloudUsage | None = None) -> CloudUsage:
     """
     usage, details = fields_of(reply, "usage"), fields_of(reply, "usage", "prompt_tokens_details")
     thought = _count_or_none(fields_of(reply, "usage", "completion_tokens_details").get("reasoning_tokens")) or 0
-    prompt, written, total = (
+    prompt, written, total = [
         _count_or_none(usage.get(name)) or 0 for name in ("prompt_tokens", "completion_tokens", "total_tokens")
-    )
+    ]
     written += thought if thought > written else 0
     if prompt:
         limit = (most and most.completion_tokens) or MOST_TOKENS
         written = max(written, min(total - prompt, limit))
-    writes = [_count_or_none(at.get(name)) for at, name in _cache_writes(usage, details)]
+    told_writes = [details.get(name) for name in CACHE_WRITES] + [usage.get(CACHE_WRITES[-1])]  # there through LiteLLM
+    writes = [_count_or_none(each) for each in told_writes]
     most_writes = max((each for each in writes if each is not None), default=None)
     told = usage_of(prompt, written, details.get("cached_tokens"), cache_writes=most_writes, reasoning=thought)
     return told if prompt or not total or most is None else _with_total(told, total, most)
@@ -193,16 +197,6 @@ def _with_total(told: CloudUsage, total: int, most: CloudUsage) -> CloudUsage:
     completion = told.completion_tokens or min(total, most.completion_tokens)
     prompt = max(0, min(total - told.completion_tokens, most.prompt_tokens))
     return told.at_least(CloudUsage(prompt, completion).assumed)
-
-
-def _cache_writes(usage: Mapping[str, Any], details: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], str]]:
-    """Return where services tell how much of a prompt they wrote to their cache, beside other services' names."""
-    return [
-        (details, "cache_write_tokens"),  # OpenAI from GPT-5.6 on, OpenRouter
-        (details, "cache_creation_tokens"),  # LiteLLM
-        (details, "cache_creation_input_tokens"),  # Alibaba's compatible mode
-        (usage, "cache_creation_input_tokens"),  # Anthropic's own name, as LiteLLM passes it on
-    ]
 
 
 def fields_of(reply: Any, *path: str | int) -> Mapping[str, Any]:

@@ -23,15 +23,7 @@ from typing import Any, TypedDict
 
 from msgspec import Raw
 
-from hybrid.cloud.dialects.dialect import (
-    ContinuationRequest,
-    DialectSpec,
-    Json,
-    OpenAi,
-    Post,
-    ScoreFlow,
-    TokenizeRoute,
-)
+from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, Json, OpenAi, Post, ScoreFlow, TokenizeRoute
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     choice_of,
