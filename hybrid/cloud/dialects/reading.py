@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
 
-from hybrid.cloud.port import REFUSED
+from hybrid.cloud.port import REFUSED, Chunk
 from hybrid.cloud.statuses import status_error
 from hybrid.errors import BadReply, MissingCapability, to_one_line
 from hybrid.prob import NotADistribution, TopK
@@ -23,6 +23,10 @@ MOST_TOKENS = 2**31
 # Anthropic, and Alibaba's compatible mode.
 CACHE_WRITES = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
 NO_ROWS = "the endpoint wrote without log-probabilities; hybrid probe tells which policies can do without"
+NO_SCORES = "the endpoint answered without log-probabilities: it cannot score a draft"
+NO_LIST = "the endpoint gave a token without a top-k list: missing, not certain"
+NO_ROW = "the endpoint gave no row (null) for a drafted token"
+OTHER_TOKENS = "the endpoint's rows are not those of its tokens"
 
 
 def guarded(read: Callable[P, R]) -> Callable[P, R]:
@@ -110,18 +114,37 @@ def _status(error: Mapping[str, Any]) -> int | None:
     return 400 if error.get("type") == "invalid_request_error" else None  # OpenAI's codes are words
 
 
-def event_of(reply: Any, most: CloudUsage | None = None) -> tuple[Mapping[str, Any] | None, CloudUsage | None]:
-    """Return an OpenAI-style event's choice and usage; None where it holds none. Raises BadReply for an error."""
+Written: TypeAlias = tuple[Ids, Sequence[TopK | None], str]
+"""What some event of a continuation says was written: tokens, their rows, and their text."""
+
+
+@guarded
+def read_event(read: Callable[[Mapping[str, Any]], Written], reply: Any, most: CloudUsage | None = None) -> Chunk:
+    """Read an OpenAI-style event, or a whole reply: what ``read`` takes from its choice, if it has one, and its usage.
+
+    ``most``: as in ``read_usage``. Raises BadReply for an error inside it.
+    """
     raise_error_in(reply)
     usage = read_usage(reply, most) if reply.get("usage") else None
-    return (choice_of(reply) if reply.get("choices") else None), usage
+    if not reply.get("choices"):
+        return Chunk(usage=usage)
+    choice = choice_of(reply)
+    ids, rows, text = read(choice)
+    return Chunk(ids, tuple(rows), text, finish_of(choice.get("finish_reason")), usage)
+
+
+def one_token(ids: Ids) -> Ids:
+    """Return the one token that was asked for. Raises BadReply."""
+    if len(ids) != 1:
+        msg = f"the endpoint wrote {len(ids)} tokens where 1 was asked for"
+        raise BadReply(msg)
+    return ids
 
 
 def row_of(listed: dict[int, float], token: int, own: float, top_k: int, named: Mapping[int, float] | None) -> TopK:
     """Build the row of a written token. In a list of more than ``top_k`` entries the token was appended."""
     if not listed:
-        msg = "the endpoint gave a token without a top-k list: missing, not certain"
-        raise BadReply(msg)
+        raise BadReply(NO_LIST)
     if len(listed) > top_k and token in listed:
         listed = {i: lp for i, lp in listed.items() if i != token}
     return TopK.from_lists(listed, (token, own), named)

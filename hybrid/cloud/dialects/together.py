@@ -7,49 +7,27 @@ rows of a draft are those of the last tokens, if these are the draft. Their stre
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from hybrid.cloud.dialects.completions import Completions, due_row
-from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, OpenAi, ScoreFlow
+from hybrid.cloud.dialects.dialect import DialectSpec, OpenAi
 from hybrid.cloud.dialects.reading import NO_ROWS, choice_of, guarded, read_usage
 from hybrid.cloud.dialects.text_tokens import TextVocabulary
-from hybrid.cloud.port import Capabilities, ModelQuestion, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.port import Capabilities, ScoreQuestion, Scores
 from hybrid.errors import MissingCapability
 from hybrid.prob import TopK
-from hybrid.types import NO_USAGE, CloudUsage, Sampling
 
 
 @dataclass(frozen=True)
-class Together(OpenAi):
+class Together(Completions):
     """The dialect of Together's completions; what it does not do in its own way is the legacy route's."""
 
     can: Capabilities = Capabilities(dialect="together", ids=False, most_k=20, streams=False)
+    check_usage = OpenAi.check_usage  # the echo stands apart from what was written
 
-    @property
-    def _legacy(self) -> Completions:
-        return Completions(self.setup, self.can)
-
-    def _score(self, question: ScoreQuestion) -> ScoreFlow:
-        """Echo the text, and write one token for the row after it."""
-        legacy, whole = self._legacy, question.prefix + question.span
-        if self.setup.text_tokens.text_of(whole) is None:
-            return Scores((), NO_USAGE)  # it ends inside a character: nothing can be asked about it
-        asked = legacy.post_completions([WriteQuestion(whole, 1, question.top_k, Sampling())])
-        reply = yield replace(asked, body={**asked.body, "echo": True})
+    def _read_echo(self, question: ScoreQuestion, reply: Any) -> Scores:
         return read_scores(self.setup.text_tokens, question, reply, question.top_k)
-
-    def max_usage(self, question: ModelQuestion) -> CloudUsage:
-        """One token per byte."""
-        return self._legacy.max_usage(question)
-
-    def min_usage(self, question: ModelQuestion) -> CloudUsage:
-        """Return the tokens that are sent, spelled."""
-        return self._legacy.min_usage(question)
-
-    def _write(self, question: WriteQuestion) -> ContinuationRequest | None:
-        """Ask for a continuation in one piece: a stream of theirs has no lists."""
-        return self._legacy.write(question)
 
 
 # Hosted services have no route of their own that answers for nothing: this one is named.
