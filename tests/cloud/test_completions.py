@@ -339,3 +339,13 @@ def test_the_worst_case_is_a_token_per_byte(dialect):
 def test_every_prefix_is_paid_for_where_prefixes_are_asked():
     assert able(Completions(SETUP), scoring_method="prefixes").max_usage(SCORE) == CloudUsage(3 + 4 + 5, 3)
     assert able(Completions(SETUP), scoring_method="generate").max_usage(SCORE) == CloudUsage(3, 3)
+
+
+def test_of_prefixes_none_is_asked_about_that_ends_inside_a_character():
+    """Its text would be the empty one, whose row is that of another position."""
+    by_prefixes, by_generating = (able(Completions(SETUP), scoring_method=way) for way in ("prefixes", "generate"))
+    assert asked(by_prefixes, ScoreQuestion((A,), (B, HALF, C), True, 3)).body["prompt"] == ["a", "ab"]
+    for dialect in (by_prefixes, by_generating):
+        with pytest.raises(StopIteration) as done:
+            asked(dialect, ScoreQuestion((A, HALF), (C,), True, 3))
+        assert (done.value.value.rows, done.value.value.usage) == ((), NO_USAGE)

@@ -27,16 +27,7 @@ from hybrid.cloud.dialects.dialect import (
     WritingDialect,
     drawn,
 )
-from hybrid.cloud.dialects.reading import (
-    NO_ROW,
-    NO_ROWS,
-    NO_SCORES,
-    Written,
-    choice_of,
-    fields_of,
-    guarded,
-    read_usage,
-)
+from hybrid.cloud.dialects.reading import NO_ROW, NO_ROWS, NO_SCORES, Written, choice_of, fields_of, guarded, read_usage
 from hybrid.cloud.dialects.text_tokens import TextVocabulary, only_documented, read_arrays, read_written, row_by_text
 from hybrid.cloud.dialects.vllm import COMPLETIONS
 from hybrid.cloud.port import Capabilities, Chunk, ScoreQuestion, Scores, WriteQuestion

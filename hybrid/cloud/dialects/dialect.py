@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import Any, Literal, Self, TypeAlias
 
 from hybrid.cloud.dialects.reading import NO_ROWS, Written, fields_of, read_event, read_usage
@@ -265,6 +266,10 @@ class WritingDialect(Dialect, ABC):
         if method == "prefixes":
             texts = [question.prefix + question.span[:i] for i in range(question.num_rows)]
             asked = [replace(first, prefix=text, limit=1) for text in texts]
+        if not self.can.ids:  # nothing can be asked about what ends inside a character
+            asked = [*takewhile(lambda each: self.setup.text_tokens.text_of(each.prefix) is not None, asked)]
+        if not asked:
+            return Scores((), NO_USAGE)
         chunks = self.read_completions(asked, (yield self.post_completions(asked)))
         rows = _of_prefixes(chunks) if method == "prefixes" else _as_drafted(question, chunks[0])
         if not rows and any(chunk.ids for chunk in chunks) and not any(any(chunk.rows) for chunk in chunks):

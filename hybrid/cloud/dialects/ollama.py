@@ -17,19 +17,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import (
-    ContinuationRequest,
-    DialectSpec,
-    Json,
-    Post,
-    ReadEvent,
-    ScoreFlow,
-    WritingDialect,
-    drawn,
-)
+from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, Json, Post, ReadEvent, WritingDialect, drawn
 from hybrid.cloud.dialects.reading import NO_ROWS, finish_of, guarded, raise_error_in, usage_of
 from hybrid.cloud.dialects.text_tokens import TextVocabulary, only_documented, read_content
-from hybrid.cloud.port import Capabilities, Chunk, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.port import Capabilities, Chunk, ScoreQuestion, WriteQuestion
 from hybrid.errors import MissingCapability
 from hybrid.types import NO_USAGE, CloudUsage
 
@@ -48,11 +39,6 @@ class Ollama(WritingDialect):
         most_k=20,
         keeps_cache=True,
     )
-
-    def _score(self, question: ScoreQuestion) -> ScoreFlow:
-        if self.setup.text_tokens.text_of(question.prefix) is None:
-            return Scores((), NO_USAGE)
-        return (yield from super()._score(question))
 
     def check_usage(self, question: ScoreQuestion, reply: Any) -> CloudUsage:  # noqa: ARG002  (others need the question)
         """Return what is told."""
