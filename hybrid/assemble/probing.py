@@ -15,9 +15,17 @@ from hybrid.assemble.opening import ClientOpener
 from hybrid.assemble.reaching import PROBE, bundled_server, findings_cache, served_here, wire_to
 from hybrid.cloud import Capabilities
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.probe import Probe
-from hybrid.cloud.probe_habits import CONVERSATION, QUESTIONS, LocalChat, LocalHabits
-from hybrid.cloud.probe_result import FlagAdvice, ProbeResult, apply_result, flag_advice, paid_from
+from hybrid.cloud.probe import Probe, paid_from
+from hybrid.cloud.probe_result import (
+    CONVERSATION,
+    QUESTIONS,
+    FlagAdvice,
+    LocalChat,
+    LocalHabits,
+    ProbeResult,
+    apply_result,
+    flag_advice,
+)
 from hybrid.engine import Cursor
 from hybrid.engine.llama import Weights
 from hybrid.engine.local_memory import LocalMemory
@@ -128,7 +136,7 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> ProbeReport:
         if not served:  # our own server has another address the next time
             findings_cache(spoken).write(findings)
         NoiseCache(models_file()).write(words.path, words.placement.on_gpu, noise, words.kv_type)
-        advice = flag_advice(findings, settings.cloud_top_k)
+        advice = tuple(flag_advice(findings, settings.cloud_top_k))
         charged = purse.charged_nanousd
         seen = await asyncio.to_thread(seen_of_pair, settings.cloud, words.path, said.model)
         asked_in = None if theirs is None else theirs.path.name

@@ -15,7 +15,7 @@ from probed_server import Server, V, dense, probed
 
 from hybrid.cloud.dialects import llama_server, vllm
 from hybrid.cloud.discover import DIALECTS
-from hybrid.cloud.probe_habits import (
+from hybrid.cloud.probe_result import (
     APART_NATS,
     CONVERSATION,
     QUESTIONS,

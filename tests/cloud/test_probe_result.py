@@ -18,8 +18,7 @@ from hybrid.cloud.dialects.chat import Chat
 from hybrid.cloud.dialects.completions import Completions
 from hybrid.cloud.dialects.sglang import Sglang
 from hybrid.cloud.dialects.vllm import Vllm
-from hybrid.cloud.probe_habits import ChatDifference
-from hybrid.cloud.probe_result import VERSION, ProbeCache, ProbeResult, apply_result, as_probe_result
+from hybrid.cloud.probe_result import VERSION, ChatDifference, ProbeCache, ProbeResult, apply_result, as_probe_result
 
 KNOWN = ProbeResult(
     "http://there",

@@ -24,7 +24,7 @@ import hybrid.assemble
 from hybrid.assemble import PROBE
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.probe_habits import habits
+from hybrid.cloud.probe_result import habits
 from hybrid.cloud.wire import Timeouts, Wire
 from hybrid.engine.llama import Weights
 from hybrid.errors import VocabularyMismatch
