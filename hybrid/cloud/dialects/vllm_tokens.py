@@ -226,7 +226,8 @@ def _rows(ids: Ids, logprobs: object, top_k: int) -> list[TopK]:
     rows = []
     for token, entry in zip(ids, rows_for(told, ids), strict=True):
         ranked = {
-            count(e["token_id"]): {"logprob": number(e["logprob"]), "rank": e["rank"]} for e in entry["top_logprobs"]
+            str(count(e["token_id"])): {"logprob": number(e["logprob"]), "rank": e["rank"]}
+            for e in entry["top_logprobs"]
         }
-        rows.append(ranked_row(token, {str(i): e for i, e in ranked.items()}, top_k, {}))
+        rows.append(ranked_row(token, ranked, top_k, {}))
     return rows
