@@ -178,10 +178,9 @@ class TranslatedCloud:
 
     def max_usage(self, question: ModelQuestion) -> CloudUsage:
         """Return the most that answering may be charged."""
-        asked = (
-            self._score_question(question) if isinstance(question, ScoreQuestion) else self._write_question(question)
-        )
-        return self._inner.max_usage(asked)
+        if isinstance(question, ScoreQuestion):
+            return self._inner.max_usage(self._score_question(question))
+        return self._inner.max_usage(self._write_question(question))
 
     async def score(self, question: ScoreQuestion, request_id: str, before_send: BeforeSend = unrecorded) -> Scores:
         """Score the text of a draft, and lay its rows beside the draft's own tokens."""
@@ -242,16 +241,13 @@ class TranslatedCloud:
         if self._max_context is not None and num >= self._max_context:
             raise MissingCapability("the text has outgrown the cloud model's context")
 
-    def _prompt_key(self, question: ModelQuestion) -> Ids:
-        return question.prefix[: len(question.prefix) - question.begun]
-
     def _spell(self, question: ModelQuestion) -> _Spelled:
         """Return a question in their words: the same for as long as it is being asked."""
         span = question.span if isinstance(question, ScoreQuestion) else ()
         key = question.prefix, (*span, -1) if isinstance(question, ScoreQuestion) else ()
         if (found := self._spelled.get(key)) is not None:
             return found
-        prompt = self._prompt_key(question)
+        prompt = question.prefix[: len(question.prefix) - question.begun]
         shown = self._ours.bytes_of(question.prefix[len(prompt) :])
         text = shown + self._ours.bytes_of(span)
         scores = isinstance(question, ScoreQuestion)

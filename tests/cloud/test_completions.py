@@ -344,7 +344,9 @@ def test_every_prefix_is_paid_for_where_prefixes_are_asked():
 def test_of_prefixes_none_is_asked_about_that_ends_inside_a_character():
     """Its text would be the empty one, whose row is that of another position."""
     by_prefixes, by_generating = (able(Completions(SETUP), scoring_method=way) for way in ("prefixes", "generate"))
-    assert asked(by_prefixes, ScoreQuestion((A,), (B, HALF, C), True, 3)).body["prompt"] == ["a", "ab"]
+    broken = ScoreQuestion((A,), (B, HALF, C), True, 3)
+    assert asked(by_prefixes, broken).body["prompt"] == ["a", "ab"]
+    assert by_prefixes.min_usage(broken) == CloudUsage(1 + 2, 2), "what is sent, and no more"
     for dialect in (by_prefixes, by_generating):
         with pytest.raises(StopIteration) as done:
             asked(dialect, ScoreQuestion((A, HALF), (C,), True, 3))

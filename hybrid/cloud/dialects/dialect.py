@@ -19,7 +19,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Any, Literal, Self, TypeAlias
 
-from hybrid.cloud.dialects.reading import NO_ROWS, Written, fields_of, read_event, read_usage
+from hybrid.cloud.dialects.reading import NO_ROWS, Written, fields_of, known_rows, read_event, read_usage
 from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.cloud.port import (
     Capabilities,
@@ -35,7 +35,6 @@ from hybrid.cloud.port import (
 )
 from hybrid.cloud.reply_floor import LimitName
 from hybrid.errors import CloudError, MissingCapability
-from hybrid.prob import TopK
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Message, Sampling
 
 Json: TypeAlias = Mapping[str, Any]
@@ -261,20 +260,27 @@ class WritingDialect(Dialect, ABC):
         method = self.can.scoring_method
         if method not in {"prefixes", "generate"}:
             return (yield from self._score_at_once(question))
-        first = WriteQuestion(question.prefix, question.num_rows, question.top_k, Sampling())
-        asked = [first]
-        if method == "prefixes":
-            texts = [question.prefix + question.span[:i] for i in range(question.num_rows)]
-            asked = [replace(first, prefix=text, limit=1) for text in texts]
-        if not self.can.ids:  # nothing can be asked about what ends inside a character
-            asked = [*takewhile(lambda each: self.setup.text_tokens.text_of(each.prefix) is not None, asked)]
+        asked = self._asked(question)
         if not asked:
             return Scores((), NO_USAGE)
         chunks = self.read_completions(asked, (yield self.post_completions(asked)))
-        rows = _of_prefixes(chunks) if method == "prefixes" else _as_drafted(question, chunks[0])
+        told = [chunk.rows[0] if chunk.rows else None for chunk in chunks]
+        if method == "generate":
+            ids, shown, span = chunks[0].ids, chunks[0].rows[: question.num_rows], question.span
+            told = [row if ids[:i] == span[:i] else None for i, row in enumerate(shown)]
+        rows = known_rows(told)
         if not rows and any(chunk.ids for chunk in chunks) and not any(any(chunk.rows) for chunk in chunks):
             raise MissingCapability(NO_ROWS)
-        return Scores(tuple(rows), self.sum_usage(asked, chunks))
+        return Scores(rows, self.sum_usage(asked, chunks))
+
+    def _asked(self, question: ScoreQuestion) -> list[WriteQuestion]:
+        """Return what is to be written for a draft; nothing from a text on that ends inside a character."""
+        asked = [WriteQuestion(question.prefix, question.num_rows, question.top_k, Sampling())]
+        if self.can.scoring_method == "prefixes":
+            texts = [question.prefix + question.span[:i] for i in range(question.num_rows)]
+            asked = [replace(asked[0], prefix=text, limit=1) for text in texts]
+        sayable = takewhile(lambda each: self.setup.text_tokens.text_of(each.prefix) is not None, asked)
+        return asked if self.can.ids else [*sayable]
 
     def sum_usage(self, asked: Sequence[WriteQuestion], chunks: Sequence[Chunk]) -> CloudUsage:
         """Add up the usages of continuations in one request: at least the tokens written. One may tell for all."""
@@ -290,9 +296,10 @@ class WritingDialect(Dialect, ABC):
 
     def min_usage(self, question: ModelQuestion) -> CloudUsage:
         """Return the tokens that are sent, spelled or not, and one written after each prompt of a check."""
-        least, scores = self._usage(question, len), isinstance(question, ScoreQuestion)
-        by_prefixes = scores and self.can.scoring_method == "prefixes"
-        return least if by_prefixes else replace(least, completion_tokens=int(scores))
+        if isinstance(question, ScoreQuestion) and self.can.scoring_method == "prefixes":
+            asked = self._asked(question)
+            return CloudUsage(sum(len(each.prefix) for each in asked), len(asked))
+        return replace(self._usage(question, len), completion_tokens=int(isinstance(question, ScoreQuestion)))
 
     def _usage(self, question: ModelQuestion, tokens: Callable[[Ids], int]) -> CloudUsage:
         """Return what is read and the most that is written, where a text is so many ``tokens``."""
@@ -305,26 +312,6 @@ class WritingDialect(Dialect, ABC):
         if self.can.scoring_method in {"forced", "generate"}:
             return CloudUsage(tokens(prefix), rows)
         return CloudUsage(tokens(prefix + question.span), 1)
-
-
-def _of_prefixes(chunks: Sequence[Chunk]) -> list[TopK]:
-    """Return the row of each chunk's token, up to one that ended without saying by which token."""
-    rows: list[TopK] = []
-    for chunk in chunks:
-        if not (chunk.rows and chunk.rows[0]):
-            break
-        rows.append(chunk.rows[0])
-    return rows
-
-
-def _as_drafted(question: ScoreQuestion, written: Chunk) -> list[TopK]:
-    """Return the rows of what was written, up to the first token that differs from the draft."""
-    rows: list[TopK] = []
-    for i, row in enumerate(written.rows[: question.num_rows]):
-        if row is None or written.ids[:i] != question.span[:i]:
-            break
-        rows.append(row)
-    return rows
 
 
 TokenizeRoute: TypeAlias = tuple[str, Callable[[str, str], Json]]

@@ -31,6 +31,7 @@ from hybrid.cloud.dialects.reading import (
     fields_of,
     guarded,
     id_list,
+    known_rows,
     number,
     raise_error_in,
     read_tokens,
@@ -96,8 +97,7 @@ class LlamaServer(WritingDialect):
         if chunk.ids[: len(forced)] != forced:
             msg = "the endpoint did not write the draft it was held to"
             raise MissingCapability(msg)
-        rows = takewhile(lambda row: row is not None, chunk.rows[:num_rows])
-        return Scores(tuple(row for row in rows if row is not None), self.sum_usage([write], [chunk]))
+        return Scores(known_rows(chunk.rows[:num_rows]), self.sum_usage([write], [chunk]))
 
     def _body(self, prompt: list[int] | list[list[int]], question: WriteQuestion) -> dict[str, Any]:
         body: dict[str, Any] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
@@ -150,6 +150,16 @@ def row_of(listed: dict[int, float], token: int, own: float, top_k: int, named: 
     return TopK.from_lists(listed, (token, own), named)
 
 
+def known_rows(rows: Iterable[TopK | None]) -> tuple[TopK, ...]:
+    """Return the rows up to the first that is missing."""
+    known: list[TopK] = []
+    for row in rows:
+        if row is None:
+            break
+        known.append(row)
+    return tuple(known)
+
+
 def rows_for(rows: object, ids: Ids) -> list[Any]:
     """Take the log-probabilities of some tokens, as many as there are. Raises MissingCapability for none at all."""
     if not isinstance(rows, list):
@@ -209,8 +219,7 @@ def read_usage(reply: Any, most: CloudUsage | None = None) -> CloudUsage:
         limit = (most and most.completion_tokens) or MOST_TOKENS
         written = max(written, min(total - prompt, limit))
     told_writes = [details.get(name) for name in CACHE_WRITES] + [usage.get(CACHE_WRITES[-1])]  # there through LiteLLM
-    writes = [_count_or_none(each) for each in told_writes]
-    most_writes = max((each for each in writes if each is not None), default=None)
+    most_writes = max([writes for each in told_writes if (writes := _count_or_none(each)) is not None], default=None)
     told = usage_of(prompt, written, details.get("cached_tokens"), cache_writes=most_writes, reasoning=thought)
     return told if prompt or not total or most is None else _with_total(told, total, most)
 

@@ -12,11 +12,10 @@ from typing import Any
 
 from hybrid.cloud.dialects.completions import Completions, due_row
 from hybrid.cloud.dialects.dialect import DialectSpec, OpenAi
-from hybrid.cloud.dialects.reading import NO_ROWS, choice_of, guarded, read_usage
+from hybrid.cloud.dialects.reading import NO_ROWS, choice_of, guarded, known_rows, read_usage
 from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.cloud.port import Capabilities, ScoreQuestion, Scores
 from hybrid.errors import MissingCapability
-from hybrid.prob import TopK
 
 
 @dataclass(frozen=True)
@@ -50,10 +49,5 @@ def read_scores(words: TextVocabulary, question: ScoreQuestion, reply: Any, top_
     first = len(told["tokens"]) - num
     due = [(told["tokens"][i], told["top_logprobs"][i]) for i in range(first, len(told["tokens"]))]
     due += list(zip(after["tokens"], after["top_logprobs"], strict=True))[:1] if after else []
-    rows: list[TopK] = []
-    for piece, top in due[: question.num_rows]:
-        row = due_row(words, top, piece, top_k)
-        if row is None:
-            break
-        rows.append(row)
-    return Scores(tuple(rows), read_usage(reply))
+    rows = known_rows(due_row(words, top, piece, top_k) for piece, top in due[: question.num_rows])
+    return Scores(rows, read_usage(reply))
