@@ -16,16 +16,7 @@ from hybrid.assemble.reaching import PROBE, bundled_server, findings_cache, serv
 from hybrid.cloud import Capabilities
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.probe import Probe, paid_from
-from hybrid.cloud.probe_result import (
-    CONVERSATION,
-    QUESTIONS,
-    FlagAdvice,
-    LocalChat,
-    LocalHabits,
-    ProbeResult,
-    apply_result,
-    flag_advice,
-)
+from hybrid.cloud.probe_result import CHATS, FlagAdvice, LocalChat, LocalHabits, ProbeResult, apply_result, flag_advice
 from hybrid.engine import Cursor
 from hybrid.engine.llama import Weights
 from hybrid.engine.local_memory import LocalMemory
@@ -46,7 +37,8 @@ from hybrid.types import Ids, Message
 
 def local_habits(weights: Weights, threads: int | None, noise: LocalNoise) -> LocalHabits:
     """Read the first row of an answer to each question, in a context that is as long as it must be."""
-    asked = [(turns, *render_or_text(weights, turns)) for turns in ((Message("user", each),) for each in QUESTIONS)]
+    *questions, rendered_only = CHATS
+    asked = [(turns, *render_or_text(weights, turns)) for turns in questions]
     longest = weights.longest_context
     fitting = [(turns, ids, rendered) for turns, ids, rendered in asked if longest is None or len(ids) < longest]
     chats: list[LocalChat] = []
@@ -54,7 +46,7 @@ def local_habits(weights: Weights, threads: int | None, noise: LocalNoise) -> Lo
         with closing(weights.context(max(len(ids) for _, ids, _ in fitting) + 1, threads)) as engine:
             cursor = Cursor(engine, noise.nats, noise.shift)
             chats = [LocalChat(turns, ids, rendered, cursor.row(ids)) for turns, ids, rendered in fitting]
-    chats.append(LocalChat(CONVERSATION, *render_or_text(weights, CONVERSATION)))
+    chats.append(LocalChat(rendered_only, *render_or_text(weights, rendered_only)))
     return LocalHabits(tuple(chats), weights.piece)
 
 

@@ -32,8 +32,7 @@ KlInterval: TypeAlias = tuple[float, float | None]
 """The ends between which a divergence lies, in nats; None: it is not bounded."""
 
 VERSION = 1
-# Beyond any number of tokens, nats or milliseconds.
-MOST_MEASURED = 2**40
+MOST_MEASURED = 2**40  # beyond any number of tokens, nats or milliseconds
 OUTSIDE_NAMES = {"scoring_method": "way", "scoring_methods": "ways"}
 OLD_METHODS = {"replay": "forced", "compare": "generate"}
 # Opens vLLM's token-in route, which from 0.30 on answers 403 without it, and names it.
@@ -246,16 +245,17 @@ QUESTIONS = (
     "What is the difference between a list and a set in Python?",
     "Suggest three names for a small cat.",
 )
-# A conversation that is rendered only: templates may differ first in how they close a turn.
-_ANSWER = Message("assistant", "Air scatters blue light.")
-CONVERSATION = (Message("user", QUESTIONS[0]), _ANSWER, Message("user", "Why?"))
+# A chat to each, and one that is rendered only: templates may differ first in how they close a turn.
+CHATS: tuple[tuple[Message, ...], ...] = (
+    *((Message("user", question),) for question in QUESTIONS),
+    (Message("user", QUESTIONS[0]), Message("assistant", "Air scatters blue light."), Message("user", "Why?")),
+)
 # Of pairs of one family the first words were 0.4 to 0.8 nats apart at the median (the bundled ladder, SmolLM2 beside
 # its three-bit self and without two layers), 2.4 without four of its thirty layers (lower end 1.7); 9 and 10 where one
 # of the two saw the question without its chat template, or in another one (cloud/README.md).
 APART_NATS = 2.0
 SHOWN_TOKENS = 4  # where two chats differ
 
-_DIGITS = re.compile(r"\d+")
 _NAMES = re.compile(
     r"\b(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?"
     r"|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?|(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?)\b",
@@ -303,7 +303,7 @@ def without_dates(text: str) -> str:
     >>> without_dates("Today Date: 26 Jul 2024") == without_dates("Today Date: 5 August 2026")
     True
     """
-    return _DIGITS.sub("0", _NAMES.sub("Name", text))
+    return re.sub(r"\d+", "0", _NAMES.sub("Name", text))
 
 
 def _text(ids: Ids, piece: Callable[[int], bytes]) -> str:

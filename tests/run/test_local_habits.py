@@ -10,7 +10,7 @@ import pytest
 from cases import each_of
 
 from hybrid.assemble.probing import local_habits, render_or_text
-from hybrid.cloud.probe_result import CONVERSATION, QUESTIONS
+from hybrid.cloud.probe_result import CHATS, QUESTIONS
 from hybrid.engine import Cursor
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import LocalNoise
@@ -35,7 +35,7 @@ def test_every_question_has_the_row_that_the_model_gives_after_its_own_template(
     found = local_habits(weights, 1, NOISE)
     *asked, last = found.chats
     assert [chat.turns[0].content for chat in asked] == [*QUESTIONS]
-    assert (last.turns, last.row, with_rows(found)) == (CONVERSATION, None, asked)
+    assert (last.turns, last.row, with_rows(found)) == (CHATS[-1], None, asked)
     for chat in each_of(found.chats):
         assert (chat.ids, chat.rendered) == (weights.render(chat.turns), True)
     with closing(weights.context(64, 1)) as engine:
@@ -64,4 +64,4 @@ def test_without_a_template_the_text_stands_as_it_is_and_that_is_said(weights):
         raise UsageError("no template")
 
     bare = SimpleNamespace(render=refuses, tokenize=weights.tokenize)
-    assert render_or_text(bare, CONVERSATION) == (weights.tokenize(QUESTIONS[0]), False)
+    assert render_or_text(bare, CHATS[-1]) == (weights.tokenize(QUESTIONS[0]), False)
