@@ -21,7 +21,6 @@ from hybrid.cloud.dialects import (
     llama_server,
     ollama,
     sglang,
-    together,
     vllm,
     vllm_tokens,
 )
@@ -44,7 +43,7 @@ DIALECTS: Mapping[str, DialectSpec] = {
         completions.SPEC,
         chat.SPEC,
         fireworks.SPEC,
-        together.SPEC,
+        completions.TOGETHER_SPEC,
         completions.TEXT_SPEC,
         chat.TEXT_SPEC,
     )

@@ -19,10 +19,9 @@ from vocabularies import AB, END, HALF, WORDS, A, B, C, D, Pieces
 from wordlist import able, opened
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.dialects.completions import Completions
+from hybrid.cloud.dialects.completions import Completions, Together
 from hybrid.cloud.dialects.dialect import DialectConfig
 from hybrid.cloud.dialects.text_tokens import TextVocabulary
-from hybrid.cloud.dialects.together import Together
 from hybrid.cloud.discover import DIALECTS
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import NO_USAGE, CloudUsage, Sampling

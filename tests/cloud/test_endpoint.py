@@ -14,7 +14,7 @@ from wordlist import able
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.bounds import QuestionDeadlines, Timeouts, parse
 from hybrid.cloud.dialects.chat import Chat
-from hybrid.cloud.dialects.completions import Completions
+from hybrid.cloud.dialects.completions import Completions, Together
 from hybrid.cloud.dialects.dialect import DialectConfig, Post
 from hybrid.cloud.dialects.fireworks import Fireworks
 from hybrid.cloud.dialects.llama_cpp_python import LlamaCppPython
@@ -22,7 +22,6 @@ from hybrid.cloud.dialects.llama_server import LlamaServer
 from hybrid.cloud.dialects.ollama import Ollama
 from hybrid.cloud.dialects.sglang import Sglang
 from hybrid.cloud.dialects.text_tokens import TextVocabulary
-from hybrid.cloud.dialects.together import Together
 from hybrid.cloud.dialects.vllm import CompletionsScoreReply, Vllm
 from hybrid.cloud.dialects.vllm_tokens import GenerateScoreReply, VllmTokens
 from hybrid.cloud.discover import DIALECTS as FAMILY_NAMES

@@ -8,6 +8,10 @@ server of OpenAI's. Traps:
   text sent (a visible opening token, no echo at all) tells nothing.
 - A server that splits the text in another way than the local model has no row for the draft from there on.
 - Sampling that is not documented (top-k, min-p) is refused or ignored there, so it is refused here.
+
+Together's (togethercomputer/openapi: CompletionRequest, CompletionResponse, PromptPart, LogprobsPart; only
+``server_stub`` was asked) gives the prompt back as a part of its own, ``prompt``, its tokens with their ids: the rows
+of a draft are those of the last tokens, if these are the draft. Its streams have no lists.
 """
 
 from __future__ import annotations
@@ -27,13 +31,25 @@ from hybrid.cloud.dialects.dialect import (
     WritingDialect,
     drawn,
 )
-from hybrid.cloud.dialects.reading import NO_ROW, NO_ROWS, NO_SCORES, Written, choice_of, fields_of, guarded, read_usage
+from hybrid.cloud.dialects.reading import (
+    NO_ROW,
+    NO_ROWS,
+    NO_SCORES,
+    Written,
+    choice_of,
+    fields_of,
+    guarded,
+    known_rows,
+    read_usage,
+)
 from hybrid.cloud.dialects.text_tokens import TextVocabulary, only_documented, read_arrays, read_written, row_by_text
 from hybrid.cloud.dialects.vllm import COMPLETIONS
 from hybrid.cloud.port import Capabilities, Chunk, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
 from hybrid.types import NO_USAGE, CloudUsage, Sampling
+
+NO_ECHO = "the endpoint does not echo what it was asked to score"
 
 
 @dataclass(frozen=True)
@@ -75,15 +91,41 @@ class Completions(WritingDialect, OpenAi):
         return body | ({"logprobs": question.top_k} if question.top_k else {})
 
     def _score_at_once(self, question: ScoreQuestion) -> ScoreFlow:
+        if self.setup.text_tokens.text_of(question.prefix) is None:
+            return Scores((), NO_USAGE)  # it ends inside a character: nothing tells where the draft begins
+        return (yield from self._echo(question))
+
+    def _echo(self, question: ScoreQuestion) -> ScoreFlow:
         """Echo the text, and write one token for the row after it."""
         whole = WriteQuestion(question.prefix + question.span, 1, question.top_k, Sampling())
-        if None in map(self.setup.text_tokens.text_of, (question.prefix, whole.prefix)):
+        if self.setup.text_tokens.text_of(whole.prefix) is None:
             return Scores((), NO_USAGE)  # it ends inside a character: nothing can be asked about it
         asked = self.post_completions([whole])
         return self._read_echo(question, (yield replace(asked, body={**asked.body, "echo": True})))
 
+    @guarded
     def _read_echo(self, question: ScoreQuestion, reply: Any) -> Scores:
-        return _echoed(self.setup.text_tokens, question, reply, question.top_k)
+        """Read the rows of the draft from its first character on, up to where the server splits it in another way."""
+        words = self.setup.text_tokens
+        choice, prefix = choice_of(reply), words.text_of(question.prefix) or ""
+        logprobs = choice.get("logprobs")
+        if not isinstance(logprobs, dict):
+            raise MissingCapability(NO_SCORES)
+        tokens, tops, offsets = logprobs["tokens"], logprobs["top_logprobs"], logprobs["text_offset"]
+        if not str(choice.get("text") or "").startswith(prefix) or len(offsets) != len(tokens):
+            raise MissingCapability(NO_ECHO)
+        rows: list[TopK] = []
+        first = offsets.index(len(prefix)) if len(prefix) in offsets else len(tokens)
+        for i, (piece, top) in enumerate(zip(tokens[first:], tops[first:], strict=True)):
+            if i == question.num_rows:
+                break
+            row = _due_row(words, top, piece, question.top_k)
+            if row is None:
+                break
+            rows.append(row)
+            if i < len(question.span) and piece.encode() != words.bytes_of(question.span[i : i + 1]):
+                break  # from here on the two splits part
+        return Scores(tuple(rows), read_usage(reply))
 
     def check_usage(self, question: ScoreQuestion, reply: Any) -> CloudUsage:
         """Return what is told, and no fewer tokens than are listed after the text that was sent."""
@@ -96,38 +138,42 @@ class Completions(WritingDialect, OpenAi):
         return told.at_least(CloudUsage(0, written).known)
 
 
+@dataclass(frozen=True)
+class Together(Completions):
+    """The dialect of Together's completions; what it does not do in its own way is the legacy route's."""
+
+    can: Capabilities = Capabilities(dialect="together", ids=False, most_k=20, streams=False)
+    _score_at_once = Completions._echo  # ids tell where the draft begins
+    check_usage = OpenAi.check_usage  # the echo stands apart from what was written
+
+    @guarded
+    def _read_echo(self, question: ScoreQuestion, reply: Any) -> Scores:
+        """Read the rows that were due; none where the server splits the draft in another way."""
+        choice, prompts = choice_of(reply), reply.get("prompt")
+        if not prompts:
+            raise MissingCapability(NO_ECHO)
+        told, after = prompts[0]["logprobs"], choice.get("logprobs")
+        if told is None or (question.after and after is None):
+            raise MissingCapability(NO_ROWS)
+        num = len(question.span)
+        if tuple(told["token_ids"][len(told["token_ids"]) - num :]) != question.span:
+            return Scores((), read_usage(reply))
+        first, words = len(told["tokens"]) - num, self.setup.text_tokens
+        due = [(told["tokens"][i], told["top_logprobs"][i]) for i in range(first, len(told["tokens"]))]
+        due += list(zip(after["tokens"], after["top_logprobs"], strict=True))[:1] if after else []
+        rows = (_due_row(words, top, piece, question.top_k) for piece, top in due[: question.num_rows])
+        return Scores(known_rows(rows), read_usage(reply))
+
+
 SPEC = DialectSpec("openai-completions", Completions, (COMPLETIONS, {}))
 # The same route without log-probabilities: it cannot score, and only a reply shows the difference.
 TEXT_ONLY = replace(Completions.can, dialect="text-completions", rows=False, scoring_method=None, scoring_methods=())
 TEXT_SPEC = DialectSpec("text-completions", partial(Completions, can=TEXT_ONLY))
+# Hosted services have no route of their own that answers for nothing: this one is named.
+TOGETHER_SPEC = DialectSpec("together", Together)
 
 
-@guarded
-def _echoed(words: TextVocabulary, question: ScoreQuestion, reply: Any, top_k: int) -> Scores:
-    """Read the rows of the draft from its first character on, up to where the server splits it in another way."""
-    choice, prefix = choice_of(reply), words.text_of(question.prefix) or ""
-    logprobs = choice.get("logprobs")
-    if not isinstance(logprobs, dict):
-        raise MissingCapability(NO_SCORES)
-    tokens, tops, offsets = logprobs["tokens"], logprobs["top_logprobs"], logprobs["text_offset"]
-    if not str(choice.get("text") or "").startswith(prefix) or len(offsets) != len(tokens):
-        msg = "the endpoint does not echo what it was asked to score"
-        raise MissingCapability(msg)
-    rows: list[TopK] = []
-    first = offsets.index(len(prefix)) if len(prefix) in offsets else len(tokens)
-    for i, (piece, top) in enumerate(zip(tokens[first:], tops[first:], strict=True)):
-        if i == question.num_rows:
-            break
-        row = due_row(words, top, piece, top_k)
-        if row is None:
-            break
-        rows.append(row)
-        if i < len(question.span) and piece.encode() != words.bytes_of(question.span[i : i + 1]):
-            break  # from here on the two splits part
-    return Scores(tuple(rows), read_usage(reply))
-
-
-def due_row(words: TextVocabulary, top: object, piece: str, top_k: int) -> TopK | None:
+def _due_row(words: TextVocabulary, top: object, piece: str, top_k: int) -> TopK | None:
     """Return a row; None where what it hides is likelier than what it shows."""
     if not isinstance(top, dict) or not top:
         raise BadReply(NO_ROW)
