@@ -15,9 +15,8 @@ from hybrid.assemble.opening import ClientOpener
 from hybrid.assemble.reaching import PROBE, bundled_server, findings_cache, served_here, wire_to
 from hybrid.cloud import Capabilities
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.probe import Probe
-from hybrid.cloud.probe_habits import CONVERSATION, QUESTIONS, LocalChat, LocalHabits
-from hybrid.cloud.probe_result import FlagAdvice, ProbeResult, apply_result, flag_advice, paid_from
+from hybrid.cloud.probe import Probe, paid_from
+from hybrid.cloud.probe_result import CHATS, FlagAdvice, LocalChat, LocalHabits, ProbeResult, apply_result, flag_advice
 from hybrid.engine import Cursor
 from hybrid.engine.llama import Weights
 from hybrid.engine.local_memory import LocalMemory
@@ -38,7 +37,8 @@ from hybrid.types import Ids, Message
 
 def local_habits(weights: Weights, threads: int | None, noise: LocalNoise) -> LocalHabits:
     """Read the first row of an answer to each question, in a context that is as long as it must be."""
-    asked = [(turns, *render_or_text(weights, turns)) for turns in ((Message("user", each),) for each in QUESTIONS)]
+    *questions, rendered_only = CHATS
+    asked = [(turns, *render_or_text(weights, turns)) for turns in questions]
     longest = weights.longest_context
     fitting = [(turns, ids, rendered) for turns, ids, rendered in asked if longest is None or len(ids) < longest]
     chats: list[LocalChat] = []
@@ -46,7 +46,7 @@ def local_habits(weights: Weights, threads: int | None, noise: LocalNoise) -> Lo
         with closing(weights.context(max(len(ids) for _, ids, _ in fitting) + 1, threads)) as engine:
             cursor = Cursor(engine, noise.nats, noise.shift)
             chats = [LocalChat(turns, ids, rendered, cursor.row(ids)) for turns, ids, rendered in fitting]
-    chats.append(LocalChat(CONVERSATION, *render_or_text(weights, CONVERSATION)))
+    chats.append(LocalChat(rendered_only, *render_or_text(weights, rendered_only)))
     return LocalHabits(tuple(chats), weights.piece)
 
 
@@ -128,7 +128,7 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> ProbeReport:
         if not served:  # our own server has another address the next time
             findings_cache(spoken).write(findings)
         NoiseCache(models_file()).write(words.path, words.placement.on_gpu, noise, words.kv_type)
-        advice = flag_advice(findings, settings.cloud_top_k)
+        advice = tuple(flag_advice(findings, settings.cloud_top_k))
         charged = purse.charged_nanousd
         seen = await asyncio.to_thread(seen_of_pair, settings.cloud, words.path, said.model)
         asked_in = None if theirs is None else theirs.path.name

@@ -20,8 +20,7 @@ from hybrid.spend import as_percent, as_usd
 if TYPE_CHECKING:
     from hybrid.assemble import ProbeReport
     from hybrid.cloud import Capabilities
-    from hybrid.cloud.probe_habits import KlInterval
-    from hybrid.cloud.probe_result import ProbeResult
+    from hybrid.cloud.probe_result import KlInterval, ProbeResult
     from hybrid.engine.local_memory import LocalMemory
     from hybrid.engine.noise import LocalNoise
     from hybrid.pairs.profile import JudgedTokens
@@ -205,7 +204,7 @@ def chat_words(found: ProbeResult) -> str:
 
 def habit_words(found: ProbeResult) -> Iterator[str]:
     """Say whether the two models begin their answers alike, where that was measured."""
-    from hybrid.cloud.probe_habits import habits, median_kl, worst_kl  # noqa: PLC0415  (help needs no numpy)
+    from hybrid.cloud.probe_result import habits, median_kl, worst_kl  # noqa: PLC0415  (help needs no numpy)
 
     middle, worst = median_kl(found.opening_kl), worst_kl(found.opening_kl)
     if middle is None or worst is None:
@@ -232,7 +231,7 @@ def _nats(ends: KlInterval) -> str:
 
 
 def _first_words(found: ProbeResult) -> dict[str, object]:
-    from hybrid.cloud.probe_habits import habits, median_kl, worst_kl  # noqa: PLC0415  (help needs no numpy)
+    from hybrid.cloud.probe_result import habits, median_kl, worst_kl  # noqa: PLC0415  (help needs no numpy)
 
     kl = found.opening_kl
     return {"habits": habits(kl), "median_kl": median_kl(kl), "worst_kl": worst_kl(kl)}

@@ -76,7 +76,7 @@ class QuestionDeadlines:
         self._now = asyncio.get_running_loop().time
         waited = 0.0 if asked_at is None else time.monotonic() - asked_at
         self._deadlines = deadlines
-        self._url = url
+        self.url = url
         self._before_send = before_send
         self.sent_in_epoch: int | None = None
         self._ends_at = self._now() + deadlines.total - waited
@@ -154,7 +154,7 @@ class QuestionDeadlines:
             what = f"nothing came for {self._deadlines.first_byte:g} s"
         else:
             what = f"nothing more came for {self._deadlines.read:g} s"
-        told = f"no answer from {self._url} in time: {what}"
+        told = f"no answer from {self.url} in time: {what}"
         if self._stage == "connect":
             return Unreachable(told, sent=False, trouble=None if in_all else "connect")
         return Unreachable(told, trouble="silent" if self._stage == "first byte" and not in_all else None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -20,14 +21,13 @@ from hybrid.cloud.dialects import (
     llama_server,
     ollama,
     sglang,
-    together,
     vllm,
     vllm_tokens,
 )
 from hybrid.cloud.dialects.dialect import Dialect, DialectConfig, DialectSpec, Json
 from hybrid.cloud.dialects.reading import count, guarded, read_tokens
 from hybrid.cloud.wire import Wire
-from hybrid.errors import AccessDenied, BadReply, MissingCapability, ModelNotFound, NotAnApi, UsageError
+from hybrid.errors import AccessDenied, BadReply, CloudError, MissingCapability, ModelNotFound, NotAnApi, UsageError
 from hybrid.types import Ids, Message
 
 # In the order in which they are looked for: the more a dialect can do, the earlier.
@@ -43,7 +43,7 @@ DIALECTS: Mapping[str, DialectSpec] = {
         completions.SPEC,
         chat.SPEC,
         fireworks.SPEC,
-        together.SPEC,
+        completions.TOGETHER_SPEC,
         completions.TEXT_SPEC,
         chat.TEXT_SPEC,
     )
@@ -63,10 +63,10 @@ async def discover(wire: Wire, setup: DialectConfig, wanted: str | None, probe: 
     if wanted is not None and wanted not in DIALECTS:
         msg = f"no dialect is called {wanted!r}; there are {', '.join(DIALECTS)}"
         raise UsageError(msg)
-    listed = await _ask_route(wire, vllm.MODELS, None)
+    listed = await ask_route(wire, vllm.MODELS, None)
     name, said = (wanted, {}) if wanted else await _detect_dialect(wire)
     if listed is None and DIALECTS[name].models_route:
-        listed = await _ask_route(wire, DIALECTS[name].models_route, None)
+        listed = await ask_route(wire, DIALECTS[name].models_route, None)
     if listed is None and not setup.model:
         await _raise_unlisted(wire)
     models = {} if listed is None else read_models(listed)
@@ -127,7 +127,7 @@ async def _detect_dialect(wire: Wire) -> tuple[str, Json]:
 async def _detect(wire: Wire, spec: DialectSpec) -> Json | AccessDenied | None:
     path, body = spec.detect_route or ("", None)
     try:
-        answer = await _ask_route(wire, path, body, refusal_opens=not spec.detect_key)
+        answer = await ask_route(wire, path, body, refusal_opens=not spec.detect_key)
     except AccessDenied as error:
         return error
     shown = isinstance(answer, dict) and (not spec.detect_key or spec.detect_key in answer)
@@ -139,29 +139,32 @@ async def _tokenize(wire: Wire, spec: DialectSpec, model: str, text: str) -> Ids
     if spec.tokenize_route is None:
         return None
     path, question = spec.tokenize_route
-    told = await _ask_route(wire, path, question(model, text))
+    told = await ask_route(wire, path, question(model, text))
     return None if told is None else read_tokens(told)
 
 
-async def render_chat(wire: Wire, spec: DialectSpec, model: str, turns: Sequence[Message]) -> Ids | None:
-    """Ask for a conversation's ids as the server's own template writes it; None where it cannot be asked, or refuses.
+async def render_chat(wire: Wire, dialect: Dialect, turns: Sequence[Message]) -> Ids | None:
+    """Return a conversation's ids as the server's own template writes it, at no charge.
 
-    Raises BadReply for a reply that cannot be read.
+    None: it cannot be asked, it refuses, or something went wrong.
     """
-    if spec.chat_route is None:
+    if (route := DIALECTS[dialect.name].chat_route) is None:
         return None
-    flow, told = spec.chat_route(model, turns), None
-    while True:
-        try:
-            path, body = flow.send(told)
-        except StopIteration as done:
-            ids: Ids = done.value
-            return ids
-        if (told := await _ask_route(wire, path, body)) is None:
-            return None
+    flow, told = route(dialect.setup.model, turns), None
+    with suppress(CloudError):
+        async with wire.question_deadlines().bound_total():
+            while True:
+                try:
+                    path, body = flow.send(told)
+                except StopIteration as done:
+                    ids: Ids = done.value
+                    return ids
+                if (told := await ask_route(wire, path, body)) is None:
+                    return None
+    return None
 
 
-async def _ask_route(wire: Wire, path: str, body: Json | None, *, refusal_opens: bool = False) -> Any:
+async def ask_route(wire: Wire, path: str, body: Json | None, *, refusal_opens: bool = False) -> Any:
     """Ask a route that may not exist; None if it does not."""
     try:
         return await (wire.get(path) if body is None else wire.post(path, body, most=MAX_FACT_BYTES))

@@ -2,8 +2,6 @@
 
 Which HTTP library there is, httpx or httpx2, is known here and nowhere else (``tests/cloud/test_httpx2.py``).
 
-A pool keeps nothing of a reply: behind one wire are many callers, and a cookie would tell one of them by another's.
-
 The law of floods (``tests/cloud/test_floods.py``), where others wait beside a wire (a relay's): whatever servers
 send, all streams of a network together have the loop for at most ``SHARE`` of the time, ``BURST_S``, and what each has
 just read: at most ``MOST_READ`` bytes, which a connection that ends then does not pay for. Those that want more have
@@ -24,11 +22,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from http.cookiejar import CookieJar
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
+
+from hybrid.errors import BadReply, CloudError, TlsFailure, Unreachable, to_one_line
 
 if TYPE_CHECKING:
     import httpcore
@@ -41,19 +40,7 @@ else:
         import httpcore2 as httpcore
         import httpx2 as httpx
 
-__all__ = [
-    "HEAD_START_S",
-    "Network",
-    "NoCookies",
-    "T",
-    "connect_first",
-    "httpcore",
-    "httpx",
-    "in_words",
-    "resolve",
-    "root_cause",
-]
-
+__all__ = ["HEAD_START_S", "Network", "connect_first", "httpcore", "httpx", "resolve", "transport_error"]
 
 # From a host's name to the first of its addresses that accepts a connection.
 #
@@ -286,21 +273,35 @@ class Network(httpcore.AnyIOBackend):
         return PacedStream(stream, self._floods)  # type: ignore[return-value]  # its base class has no more
 
 
-class NoCookies(CookieJar):
-    """A jar that takes nothing."""
-
-    def extract_cookies(self, response: object, request: object) -> None:
-        """Leave what a reply wants kept."""
+# What h11 says of headers beyond its bound, which is 100 KiB; and OpenSSL of a server that speaks HTTP, or older words.
+TOO_LONG = "Receive buffer too long"
+NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "UNSUPPORTED_PROTOCOL", "HTTP_REQUEST", "NO_PROTOCOLS_AVAILABLE"})
 
 
-def in_words(root: BaseException) -> object:
+def transport_error(error: httpx.RequestError, url: str) -> CloudError:
+    """Return what a fault of the transport is to the user: its root tells."""
+    root = _root_cause(error)
+    said = to_one_line(_in_words(root)) or type(error).__name__
+    if isinstance(root, ssl.SSLCertVerificationError):
+        return TlsFailure(f"the certificate of {url} could not be verified: {root.verify_message}")
+    if isinstance(root, ssl.SSLError) and root.reason in NO_TLS:
+        return TlsFailure(f"{url} does not speak TLS as we do ({root.reason.replace('_', ' ').lower()})")
+    if isinstance(error, httpx.ConnectError | httpx.ProxyError):
+        return Unreachable(f"cannot reach {url}: {said}", sent=False, trouble="connect")
+    if said == TOO_LONG:
+        return BadReply(f"{url} answered with more than 100 KiB of headers")
+    broken = isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
+    return Unreachable(f"the connection to {url} broke off: {said}", trouble="cut" if broken else None)
+
+
+def _in_words(root: BaseException) -> object:
     """Return a fault in the system's words, without its number; asyncio's own name the address a second time."""
     if isinstance(root, ssl.SSLError) or not isinstance(root, OSError) or not root.errno:
         return root
     return root.strerror if isinstance(root, socket.gaierror) else os.strerror(root.errno)
 
 
-def root_cause(error: BaseException) -> BaseException:
+def _root_cause(error: BaseException) -> BaseException:
     """Return the fault that an error comes from."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__ or error

@@ -27,9 +27,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, Protocol, TypeAlias
 
-from hybrid.errors import CloudError
+from hybrid.errors import CloudError, VocabularyMismatch
 from hybrid.prob import TopK
-from hybrid.types import NO_USAGE, Ability, CloudUsage, Ids, Message, Sampling
+from hybrid.types import NO_USAGE, Ability, CloudUsage, Ids, Message, Sampling, Vocabulary
 
 ScoringMethod: TypeAlias = Literal["one request", "prefixes", "forced", "generate"]
 """How a draft is scored: in one request; by each of its prefixes with one new token; by forcing the model to write it;
@@ -37,6 +37,9 @@ by letting the model generate and comparing."""
 
 RowAlteration: TypeAlias = Literal["temperature", "cut", "ban"]
 """What may alter the rows of written tokens: another temperature than 1, top-k, top-p or min-p, and tokens banned."""
+
+# What decoded pieces hold where a token is only part of a character; such pieces say nothing.
+PART = "\N{REPLACEMENT CHARACTER}"
 
 
 class BeforeSend(Protocol):
@@ -162,6 +165,29 @@ class Scores:
     rows: tuple[TopK, ...]
     usage: CloudUsage
     pieces: Mapping[int, str] = field(default_factory=dict)
+
+    def check_pieces(self, words: Vocabulary) -> None:
+        """Raise VocabularyMismatch where the endpoint's text of a token is another than the vocabulary's."""
+        for token, theirs in self.pieces.items():
+            if token >= words.num_tokens:
+                continue  # nothing here is called by that number; whether it is likely is looked at elsewhere
+            ours = words.piece(token).decode("utf-8", "replace")
+            if theirs == ours or PART in theirs + ours:
+                continue
+            if without_spaces(theirs) != without_spaces(ours):
+                what = f"token {token}"
+                raise mismatch(what, theirs, ours)
+
+
+def without_spaces(text: str) -> str:
+    """Drop white space: servers strip, keep or clean up the spaces around a piece as they like."""
+    return "".join(text.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").split())
+
+
+def mismatch(what: str, theirs: str, ours: str) -> VocabularyMismatch:
+    """Return the refusal that names both spellings."""
+    msg = f"{what} is {theirs[-40:]!r} in the cloud and {ours[-40:]!r} here: the models do not share a vocabulary"
+    return VocabularyMismatch(msg)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,33 +9,53 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from hybrid.cloud.bounds import MAX_FACT_BYTES
 from hybrid.cloud.dialects.dialect import LENGTHS
+from hybrid.cloud.dialects.vllm import MODELS
 from hybrid.cloud.dialects.vllm_tokens import GENERATE
+from hybrid.cloud.discover import ask_route, render_chat
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.port import (
-    Capabilities,
-    Chunk,
-    ModelQuestion,
-    ScoreQuestion,
-    Scores,
-    WriteQuestion,
-)
-from hybrid.cloud.probe_habits import LocalHabits, first_difference, opening_kl
-from hybrid.cloud.probe_result import SCALE_OUT, ProbeResult, ReserveCharge, SettleCharge
-from hybrid.errors import BadReply, CloudError, CloudRefusal, MissingCapability, Unreachable, to_one_line
+from hybrid.cloud.port import Capabilities, Chunk, ScoreQuestion, Scores, WriteQuestion, usage_after_failure
+from hybrid.cloud.probe_result import SCALE_OUT, LocalHabits, ProbeResult, first_difference, opening_kl
+from hybrid.errors import BadReply, CloudError, CloudRefusal, MissingCapability, Unreachable, UsageError, to_one_line
 from hybrid.prob import TopK, max_log_difference
+from hybrid.spend import AnswerBudget, Denial
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Message, Sampling
 
-T = TypeVar("T")
+SettleCharge: TypeAlias = Callable[[CloudUsage | None], object]
+ReserveCharge: TypeAlias = Callable[[CloudUsage], AbstractAsyncContextManager[SettleCharge]]
+"""Reserves the most that one question may be charged, and gives a function that settles its charge."""
+
+
+@asynccontextmanager
+async def paid_from(purse: AnswerBudget, worst: CloudUsage) -> AsyncIterator[SettleCharge]:
+    """Reserve the worst case of one question, mark it as sent, and settle it.
+
+    The law (``tests/cloud/test_probe.py``): no question leaves without its reservation; what a failed one cost nobody
+    knows, unless it was turned away.
+    """
+    limit = worst.completion_tokens
+    grant = await purse.reserve(worst.prompt_tokens, limit, min_limit=limit, requests=worst.requests)
+    if isinstance(grant, Denial):
+        raise UsageError(grant.why)
+    if denial := await purse.mark_sent(grant):
+        raise UsageError(denial.why)
+    try:
+        yield lambda usage: purse.settle(grant, usage)
+    except CloudError as error:
+        purse.settle(grant, usage_after_failure(error, worst))
+        raise
+
+
 WRITTEN = 6  # tokens that the endpoint writes by itself, and is then held to
 ROUND_TRIPS = 3
 # What a token takes is a median over so many tries, each of a question of one token and one of so many. Answers ask
@@ -72,19 +92,12 @@ class Probe:
     found: ProbeResult = field(init=False)
     _spent: CloudUsage = field(default=NO_USAGE, init=False)
 
-    async def run(self, capabilities: Capabilities, url: str) -> ProbeResult:
+    async def run(self, said: Capabilities, url: str) -> ProbeResult:
         """Ask everything there is to ask, the free things first, and return what came of it."""
-        self.found = ProbeResult(
-            url,
-            capabilities.model,
-            capabilities.dialect,
-            same_words=capabilities.same_words,
-            max_context=capabilities.max_context,
-            takes_ids=capabilities.ids,
-            round_trip_ms=await self._round_trip(),
-            token_route=await self._token_route() if capabilities.dialect == "vllm" else None,
-        )
-        if capabilities.same_words is not False:
+        self.found = ProbeResult(url, said.model, said.dialect, said.same_words, said.max_context, takes_ids=said.ids)
+        self._note(round_trip_ms=await self._round_trip())
+        self._note(token_route=await self._token_route() if said.dialect == "vllm" else None)
+        if said.same_words is not False:
             written = await self._lists()
             if self.local:
                 await self._chats(self.local)
@@ -93,7 +106,7 @@ class Probe:
                 await self._scoring(written)
                 if self.local and self.found.rows:
                     await self._openings(self.local)
-                if self.found.scoring_method and capabilities.candidates and not self._can.candidates:
+                if self.found.scoring_method and said.candidates and not self._can.candidates:
                     self._note(candidates=False)  # it has refused them
                 if "write" in self._can.abilities:
                     await self._caching(_ids(written))
@@ -106,25 +119,25 @@ class Probe:
 
     @property
     def _can(self) -> Capabilities:
-        return self.endpoint.dialect.can
+        return self.endpoint.knowledge.dialect.can
 
     def _take(self, can: Capabilities) -> None:
         """Have the endpoint be asked as one that can do this."""
-        self.endpoint.dialect = replace(self.endpoint.dialect, can=can)
+        self.endpoint.knowledge.dialect = replace(self.endpoint.knowledge.dialect, can=can)
 
     async def _round_trip(self) -> float:
         self.tell("the round trip")
         times = []
         for _ in range(ROUND_TRIPS):
             began = self.clock()
-            await self.endpoint.ping()
+            await ask_route(self.endpoint.wire, MODELS, None)  # a list that does not exist takes as long
             times.append((self.clock() - began) * 1000)
         return round(min(times), 1)
 
     async def _token_route(self) -> bool | None:
         """Whether vLLM's token-in route is open (or closed by its own flag), found out for nothing."""
         try:
-            await self.endpoint.ping_route(GENERATE)
+            await self.endpoint.wire.post(GENERATE, {}, most=MAX_FACT_BYTES)
         except (BadReply, MissingCapability):
             return True
         except CloudRefusal as refusal:
@@ -179,7 +192,9 @@ class Probe:
             self.tell("whether its log-probabilities are raw")
             documented = self._can.rows_altered_by
             self._take(replace(self._can, rows_altered_by=frozenset()))
-            heated = await self._try(self._write(self.prefix, 1, self.found.most_k or 1, Sampling(2.0, seed=1)))
+            heated = await self._try(
+                self._write(self.prefix, 1, self.found.most_k or 1, sampling=Sampling(2.0, seed=1))
+            )
             self._take(replace(self._can, rows_altered_by=documented))
             row = next((row for chunk in heated or [] for row in chunk.rows), None)
             self._note(raw_rows=None if heated is None else row is not None and _apart(row, first) <= NOISE_NATS)
@@ -237,7 +252,8 @@ class Probe:
     async def _chats(self, local: LocalHabits) -> None:
         """Hold chats as its template writes them against the local model's, until one differs in more than a date."""
         for chat in local.chats:
-            theirs = await self.endpoint.render_chat(chat.turns) if chat.rendered else None
+            rendered = chat.rendered and render_chat(self.endpoint.wire, self.endpoint.knowledge.dialect, chat.turns)
+            theirs = await rendered if rendered else None
             if theirs is None:
                 continue  # one that it refuses says nothing
             found = first_difference(chat.ids, theirs, local.piece)
@@ -251,11 +267,11 @@ class Probe:
         """Have it write the first token of a few answers, and hold its rows against the local model's."""
         room, found = self.found.max_context or inf, []
         self.tell("how the two models begin an answer")
-        for chat, ours in local.openings:
-            if len(chat.ids) + 1 < room:
+        for chat in local.chats:
+            if chat.row is not None and len(chat.ids) + 1 < room:
                 chunks = await self._try(self._write(chat.ids, 1, self.found.most_k or 1, turns=chat.turns))
                 row = next((row for chunk in chunks or [] for row in chunk.rows), None)
-                if row is not None and (kl := opening_kl(row, ours)) is not None:
+                if row is not None and (kl := opening_kl(row, chat.row)) is not None:
                     found.append(kl)
         self._note(opening_kl=tuple(found))
 
@@ -338,23 +354,15 @@ class Probe:
 
     async def _score(self, prefix: Ids, span: Ids, top_k: int, candidates: tuple[Ids, ...] = ()) -> Scores:
         question = ScoreQuestion(prefix, span, True, top_k, candidates)
-        async with self._reserve(question) as settle:
+        async with self.reserve(self.endpoint.max_usage(question)) as settle:
             scores = await self.endpoint.score(question, uuid.uuid4().hex)
             settle(replace(scores.usage, check_requests=scores.usage.requests))
         self._spent += scores.usage
         return scores
 
-    async def _write(
-        self,
-        prefix: Ids,
-        limit: int,
-        top_k: int,
-        sampling: Sampling | None = None,
-        begun: int = 0,
-        turns: tuple[Message, ...] | None = None,
-    ) -> list[Chunk]:
-        turns = self.turns if turns is None else turns
-        question = WriteQuestion(prefix, limit, top_k, sampling or Sampling(), begun=begun, turns=turns)
+    async def _write(self, prefix: Ids, limit: int, top_k: int, **more: Any) -> list[Chunk]:
+        """Have it write, greedily after the probe's own conversation unless ``more`` of the question says otherwise."""
+        question = replace(WriteQuestion(prefix, limit, top_k, Sampling(), turns=self.turns), **more)
         try:
             return await self._written(question)
         except Unreachable as error:
@@ -363,20 +371,13 @@ class Probe:
             return await self._written(question)
 
     async def _written(self, question: WriteQuestion) -> list[Chunk]:
-        async with self._reserve(question) as settle:
-            chunks = await _all(self.endpoint.write(question, uuid.uuid4().hex))
+        stream = self.endpoint.write(question, uuid.uuid4().hex)
+        async with self.reserve(self.endpoint.max_usage(question)) as settle, aclosing(stream):
+            chunks = [chunk async for chunk in stream]
             usage = next((chunk.usage for chunk in reversed(chunks) if chunk.usage), None)
             settle(usage or self.endpoint.max_usage(question))
         self._spent += usage or NO_USAGE
         return chunks
-
-    def _reserve(self, question: ModelQuestion) -> AbstractAsyncContextManager[SettleCharge]:
-        return self.reserve(self.endpoint.max_usage(question))
-
-
-async def _all(stream: AsyncGenerator[Chunk, None]) -> list[Chunk]:
-    async with aclosing(stream) as chunks:
-        return [chunk async for chunk in chunks]
 
 
 def _ids(chunks: list[Chunk]) -> Ids:

@@ -1,4 +1,4 @@
-"""The result of a probe, the file that keeps it between runs, and the server flags that it suggests.
+"""The result of a probe, the file that keeps it between runs, and what it says of two models and of the server's flags.
 
 ``ProbeCache`` is one file of JSON in the user's cache directory, an entry per endpoint, model, dialect and local
 vocabulary: a fact about one of these may be wrong about another. An entry is used until an answer contradicts it; then
@@ -12,57 +12,46 @@ are the scoring methods in files of 0.1.0 (``OLD_METHODS``). ``tests/cloud/test_
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import chain
+from math import inf
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
-from hybrid.cloud.port import Capabilities, RowAlteration, ScoringMethod, usage_after_failure
-from hybrid.cloud.probe_habits import ChatDifference, KlInterval
-from hybrid.errors import CloudError, UsageError
-from hybrid.spend import AnswerBudget, CheckRates, Denial, Price, endpoint_id
+from hybrid.cloud.port import Capabilities, RowAlteration, ScoringMethod
+from hybrid.prob import Dense, TopK, kl_divergence
+from hybrid.spend import CheckRates, Price, endpoint_id
 from hybrid.store.json_store import JsonStore
-from hybrid.types import CloudUsage
+from hybrid.types import Ids, Message
 
-# What a probe's questions are paid from: each is reserved at its worst, marked as sent, and settled.
-#
-# The law (``tests/cloud/test_probe.py``): no question leaves without its reservation; what a failed one cost nobody
-# knows, unless it was turned away.
-
-SettleCharge: TypeAlias = Callable[[CloudUsage | None], object]
-ReserveCharge: TypeAlias = Callable[[CloudUsage], AbstractAsyncContextManager[SettleCharge]]
-"""Reserves the most that one question may be charged, and gives a function that settles its charge."""
-
-
-@asynccontextmanager
-async def paid_from(purse: AnswerBudget, worst: CloudUsage) -> AsyncIterator[SettleCharge]:
-    """Reserve the worst case of one question; what a failed one cost nobody knows, unless it was turned away."""
-    limit = worst.completion_tokens
-    grant = await purse.reserve(worst.prompt_tokens, limit, min_limit=limit, requests=worst.requests)
-    if isinstance(grant, Denial):
-        raise UsageError(grant.why)
-    if denial := await purse.mark_sent(grant):
-        raise UsageError(denial.why)
-    try:
-        yield lambda usage: purse.settle(grant, usage)
-    except CloudError as error:
-        purse.settle(grant, usage_after_failure(error, worst))
-        raise
-
+KlInterval: TypeAlias = tuple[float, float | None]
+"""The ends between which a divergence lies, in nats; None: it is not bounded."""
 
 VERSION = 1
-# Beyond any number of tokens, nats or milliseconds.
-MOST_MEASURED = 2**40
+MOST_MEASURED = 2**40  # beyond any number of tokens, nats or milliseconds
 OUTSIDE_NAMES = {"scoring_method": "way", "scoring_methods": "ways"}
 OLD_METHODS = {"replay": "forced", "compare": "generate"}
 # Opens vLLM's token-in route, which from 0.30 on answers 403 without it, and names it.
 SCALE_OUT = "--enable-scale-out"
 # vLLM caches whole blocks of a prefix: of 16 tokens on a GPU, of 128 on a CPU, unless --block-size says otherwise.
 LONGEST_BLOCK = 128
+
+
+@dataclass(frozen=True)
+class ChatDifference:
+    """Where two renderings of one chat differ first: after ``position`` tokens, and how each goes on.
+
+    ``here`` is the local model's, ``there`` the endpoint's. ``dates``: the rest is the same but for dates.
+    """
+
+    position: int
+    here: str
+    there: str
+    dates: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,7 +136,7 @@ class ProbeResult:
             found["scoring_method"] = OLD_METHODS.get(str(method), method)
             found["scoring_methods"] = {OLD_METHODS.get(name, name): verdict for name, verdict in tried.items()}
             result = msgspec.convert(found, cls)
-            numbers = [*vars(result).values(), *chain.from_iterable(result.opening_kl)]
+            numbers = [*vars(result).values(), *(end for ends in result.opening_kl for end in ends)]
             if all(0 <= each < MOST_MEASURED for each in numbers if isinstance(each, int | float)):
                 return result
         return None
@@ -178,25 +167,12 @@ def apply_result(can: Capabilities, found: ProbeResult) -> Capabilities:
     )
 
 
-def as_probe_result(url: str, can: Capabilities) -> ProbeResult:
+def as_probe_result(url: str, model: str, can: Capabilities) -> ProbeResult:
     """Return the result by which ``apply_result`` turns a dialect's documents into these capabilities."""
-    return ProbeResult(
-        url,
-        can.model,
-        can.dialect,
-        same_words=can.same_words,
-        max_context=can.max_context,
-        takes_ids=can.ids,
-        rows=can.rows,
-        most_k=can.most_k,
-        continues=can.continues,
-        raw_rows="temperature" not in can.rows_altered_by,
-        scoring_method=can.scoring_method,
-        keeps_cache=can.keeps_cache,
-        cached_usage=can.tells_cache,
-        candidates=can.candidates,
-        streams=can.streams,
-    )
+    same = {part.name for part in fields(can)} & {part.name for part in fields(ProbeResult)}
+    found = {name: getattr(can, name) for name in same - {"model", "scoring_methods"}}
+    raw = "temperature" not in can.rows_altered_by
+    return ProbeResult(url, model, takes_ids=can.ids, raw_rows=raw, cached_usage=can.tells_cache, **found)
 
 
 class ProbeCache:
@@ -220,12 +196,9 @@ class ProbeCache:
 
     def read_all(self, url: str, model: str | None) -> list[ProbeResult]:
         """Return the results kept for an endpoint, of a model or (None) of all, in any dialect; the last one last."""
-        found = [
-            (key, ProbeResult.from_json(entry))
-            for key, entry in self._kept.read_entries().items()
-            if key.endswith(f" {self._vocabulary}")
-        ]
-        there = [each for _, each in found if each and endpoint_id(each.url) == endpoint_id(url)]
+        entries = self._kept.read_entries().items()
+        found = [ProbeResult.from_json(entry) for key, entry in entries if key.endswith(f" {self._vocabulary}")]
+        there = [each for each in found if each and endpoint_id(each.url) == endpoint_id(url)]
         return [each for each in there if model in {None, each.model}]
 
     def write(self, result: ProbeResult) -> bool:
@@ -238,12 +211,12 @@ class ProbeCache:
         entries = self._kept.read_entries()
         dropped = {self._key(url, model, dialect)} & entries.keys()
         if _old_entry(entries, url, model, dialect):
-            dropped.add(_old_key(url, model))
+            dropped.add(f"{url} {model}")
         if dropped:
             self._kept.change(lambda now: {key: entry for key, entry in now.items() if key not in dropped})
 
-    def _key(self, url: str, model: str, dialect: str) -> str:
-        return f"{url} {model} {dialect} {self._vocabulary}"
+    def _key(self, *of: str) -> str:
+        return " ".join((*of, self._vocabulary))
 
 
 def _old_entry(entries: dict[str, Any], url: str, model: str, dialect: str) -> ProbeResult | None:
@@ -252,12 +225,138 @@ def _old_entry(entries: dict[str, Any], url: str, model: str, dialect: str) -> P
     It is believed for the dialect that it names, unless it says that the vocabulary was another: that may be because
     of the local model it was found with.
     """
-    found = ProbeResult.from_json(entries.get(_old_key(url, model)))
+    found = ProbeResult.from_json(entries.get(f"{url} {model}"))
     return found if found and found.dialect == dialect and found.same_words is not False else None
 
 
-def _old_key(url: str, model: str) -> str:
-    return f"{url} {model}"
+# ---- the habits of two models of one vocabulary ----------------------------------------------------------------------
+#
+# Two models may share every token and still turn each other's drafts down: one may be a base model, or trained with
+# another chat template. The ids of a rendered chat show a template; the divergence of the first row of an answer to
+# general questions shows the rest. Both are shown to whoever probes, and decide nothing. Laws, in
+# ``tests/cloud/test_probe_habits.py``: chats are alike exactly where their ids are; what differs in dates alone
+# (digits, months, weekdays) is told as that; the median and the worst of true divergences lie in their intervals.
+
+# General ones: no bundled family of problems, no digits (a date shows by them), answers that begin in many ways.
+QUESTIONS = (
+    "Why is the sky blue?",
+    "Write two lines about the sea.",
+    "How do I boil an egg?",
+    "What is the difference between a list and a set in Python?",
+    "Suggest three names for a small cat.",
+)
+# A chat to each, and one that is rendered only: templates may differ first in how they close a turn.
+CHATS: tuple[tuple[Message, ...], ...] = (
+    *((Message("user", question),) for question in QUESTIONS),
+    (Message("user", QUESTIONS[0]), Message("assistant", "Air scatters blue light."), Message("user", "Why?")),
+)
+# Of pairs of one family the first words were 0.4 to 0.8 nats apart at the median (the bundled ladder, SmolLM2 beside
+# its three-bit self and without two layers), 2.4 without four of its thirty layers (lower end 1.7); 9 and 10 where one
+# of the two saw the question without its chat template, or in another one (cloud/README.md).
+APART_NATS = 2.0
+SHOWN_TOKENS = 4  # where two chats differ
+
+_NAMES = re.compile(
+    r"\b(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?"
+    r"|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?|(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?)\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class LocalChat:
+    """A conversation as it is put to the local model.
+
+    ``ids``: as its template writes it, or the text as it stands where there is none (``rendered`` False). ``row``: the
+    local distribution of the first token of the answer; None: it is only rendered.
+    """
+
+    turns: tuple[Message, ...]
+    ids: Ids
+    rendered: bool = True
+    row: Dense | None = None
+
+
+@dataclass(frozen=True)
+class LocalHabits:
+    """The local model's side of the comparison. ``piece``: the bytes of one of its tokens; ValueError for no token."""
+
+    chats: tuple[LocalChat, ...]
+    piece: Callable[[int], bytes]
+
+
+def first_difference(ours: Ids, theirs: Ids, piece: Callable[[int], bytes]) -> ChatDifference | None:
+    """Compare a chat's ids; None: they are the same."""
+    if ours == theirs:
+        return None
+    pairs = enumerate(zip(ours, theirs, strict=False))
+    position = next((n for n, (here, there) in pairs if here != there), min(len(ours), len(theirs)))
+    texts = [_text(ids, piece) for ids in (ours, theirs)]
+    here, there = (_text(ids[position : position + SHOWN_TOKENS], piece) for ids in (ours, theirs))
+    dates = texts[0] != texts[1] and without_dates(texts[0]) == without_dates(texts[1])
+    return ChatDifference(position, here, there, dates)
+
+
+def without_dates(text: str) -> str:
+    """Return a text with its numbers, months and weekdays masked.
+
+    >>> without_dates("Today Date: 26 Jul 2024") == without_dates("Today Date: 5 August 2026")
+    True
+    """
+    return re.sub(r"\d+", "0", _NAMES.sub("Name", text))
+
+
+def _text(ids: Ids, piece: Callable[[int], bytes]) -> str:
+    """Return the text of some tokens; one that is none stands with its number."""
+    parts = []
+    for token in ids:
+        try:
+            parts.append(piece(token))
+        except ValueError:
+            parts.append(b"<token %d>" % token)
+    return b"".join(parts).decode("utf-8", "replace")
+
+
+def opening_kl(cloud: TopK, local: Dense) -> KlInterval | None:
+    """Return KL(cloud || local) of an answer's first token; None where the cloud lists a token that is none here."""
+    if cloud.ids.size and int(cloud.ids.max()) >= len(local.logits):
+        return None
+    found = kl_divergence(cloud, local)
+    return round(found.lower, 4), None if found.upper == inf else round(found.upper, 4)
+
+
+def median_kl(found: Sequence[KlInterval]) -> KlInterval | None:
+    """Return an interval that holds the median of the divergences; None of none.
+
+    >>> median_kl([(0.1, 0.2), (0.0, None), (2.0, 3.0)])
+    (0.1, 3.0)
+    """
+    return _of_ends(found, lambda ends: float(median(ends)))
+
+
+def worst_kl(found: Sequence[KlInterval]) -> KlInterval | None:
+    """Return an interval that holds the largest of the divergences; None of none.
+
+    >>> worst_kl([(0.1, 0.2), (2.0, 3.0)])
+    (2.0, 3.0)
+    """
+    return _of_ends(found, max)
+
+
+def _of_ends(found: Sequence[KlInterval], of: Callable[[list[float]], float]) -> KlInterval | None:
+    """Apply what is monotone to both ends."""
+    if not found:
+        return None
+    lower, upper = of([low for low, _ in found]), of([inf if high is None else high for _, high in found])
+    return lower, None if upper == inf else upper
+
+
+def habits(found: Sequence[KlInterval]) -> Literal["alike", "apart", "unknown"] | None:
+    """Return whether two models begin their answers alike, by the median; None: nothing was measured."""
+    if (middle := median_kl(found)) is None:
+        return None
+    alike = middle[1] is not None and middle[1] < APART_NATS
+    return "apart" if middle[0] >= APART_NATS else "alike" if alike else "unknown"
 
 
 # ---- flags of a server that would help: only vLLM's (0.32) are known here --------------------------------------------
@@ -272,12 +371,10 @@ class FlagAdvice:
     gain: str
 
 
-def flag_advice(found: ProbeResult, wanted_k: int) -> tuple[FlagAdvice, ...]:
-    """Return the flags that would help a client that wants ``wanted_k`` log-probabilities a token."""
-    return tuple(_of_vllm(found, wanted_k)) if found.dialect in {"vllm", "vllm-tokens"} else ()
-
-
-def _of_vllm(found: ProbeResult, wanted_k: int) -> Iterator[FlagAdvice]:
+def flag_advice(found: ProbeResult, wanted_k: int) -> Iterator[FlagAdvice]:
+    """Yield the flags that would help a client that wants ``wanted_k`` log-probabilities a token."""
+    if found.dialect not in {"vllm", "vllm-tokens"}:
+        return
     if found.most_k is not None and found.most_k < wanted_k:
         gain = f"gives the {wanted_k} log-probabilities a token that cloud_top_k asks for, instead of {found.most_k}"
         mass = found.hidden_mass

@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -41,13 +41,16 @@ from hybrid.cloud.translation import (
     Reading,
     RowTranslator,
     TextWriter,
-    check_pieces,
     follow,
     whole_characters,
 )
 from hybrid.errors import MissingCapability
 from hybrid.prob import TextRow, TopK
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Message, Vocabulary, num_shared
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+_Q = TypeVar("_Q", bound=ModelQuestion)
 
 # A cloud whose vocabulary has the local model's tokens under other numbers: every number is exchanged, nothing else.
 #
@@ -80,13 +83,11 @@ class RenumberedCloud:
 
     def max_usage(self, question: ModelQuestion) -> CloudUsage:
         """Return the most that answering may be charged."""
-        if isinstance(question, ScoreQuestion):
-            return self._inner.max_usage(self._score(question))
-        return self._inner.max_usage(self._write(question))
+        return self._inner.max_usage(self._asked(question))
 
     async def score(self, question: ScoreQuestion, request_id: str, before_send: BeforeSend = unrecorded) -> Scores:
         """Score a draft."""
-        scores = await self._inner.score(self._score(question), request_id, before_send)
+        scores = await self._inner.score(self._asked(question), request_id, before_send)
         pieces = {self._in(token): text for token, text in scores.pieces.items()}
         return Scores(tuple(map(self._row, scores.rows)), scores.usage, pieces)
 
@@ -94,7 +95,7 @@ class RenumberedCloud:
         self, question: WriteQuestion, request_id: str, before_send: BeforeSend = unrecorded
     ) -> AsyncGenerator[Chunk, None]:
         """Stream a continuation."""
-        async with aclosing(self._inner.write(self._write(question), request_id, before_send)) as chunks:
+        async with aclosing(self._inner.write(self._asked(question), request_id, before_send)) as chunks:
             async for chunk in chunks:
                 rows = tuple(row and self._row(row) for row in chunk.rows)
                 yield replace(chunk, ids=tuple(map(self._in, chunk.ids)), rows=rows)
@@ -103,14 +104,14 @@ class RenumberedCloud:
         """Close the endpoint."""
         await self._inner.aclose()
 
-    def _score(self, asked: ScoreQuestion) -> ScoreQuestion:
+    def _asked(self, question: _Q) -> _Q:
         """Return a question in their numbers."""
-        candidates = tuple(map(self._out, asked.candidates))
-        return replace(asked, prefix=self._out(asked.prefix), span=self._out(asked.span), candidates=candidates)
-
-    def _write(self, asked: WriteQuestion) -> WriteQuestion:
-        """Return a question in their numbers."""
-        return replace(asked, prefix=self._out(asked.prefix), ban=frozenset(self._out(tuple(asked.ban))))
+        more: dict[str, Any] = {"prefix": self._out(question.prefix)}
+        if isinstance(question, ScoreQuestion):
+            more |= {"span": self._out(question.span), "candidates": tuple(map(self._out, question.candidates))}
+        else:
+            more["ban"] = frozenset(self._out(tuple(question.ban)))
+        return replace(question, **more)
 
     def _out(self, ids: Ids) -> Ids:
         return tuple(self._theirs[token] for token in ids)
@@ -125,8 +126,6 @@ class RenumberedCloud:
 
 # Questions of an answer that are remembered as they were spelled, and prompts as they were rendered.
 MOST_REMEMBERED = 64
-_K = TypeVar("_K")
-_V = TypeVar("_V")
 
 
 class ChatWords(ReadableVocabulary, Protocol):
@@ -179,16 +178,15 @@ class TranslatedCloud:
 
     def max_usage(self, question: ModelQuestion) -> CloudUsage:
         """Return the most that answering may be charged."""
-        asked = (
-            self._score_question(question) if isinstance(question, ScoreQuestion) else self._write_question(question)
-        )
-        return self._inner.max_usage(asked)
+        if isinstance(question, ScoreQuestion):
+            return self._inner.max_usage(self._score_question(question))
+        return self._inner.max_usage(self._write_question(question))
 
     async def score(self, question: ScoreQuestion, request_id: str, before_send: BeforeSend = unrecorded) -> Scores:
         """Score the text of a draft, and lay its rows beside the draft's own tokens."""
         spelled, asked = self._spell(question), self._score_question(question)
         scores = await self._inner.score(asked, request_id, before_send)
-        check_pieces(scores.pieces, self._words)
+        scores.check_pieces(self._words)
         start = spelled.reading.last_place(spelled.shown)
         rows = {start + number: row for number, row in enumerate(scores.rows)}
         reading = self._with_rows(spelled.reading, rows, spelled.text)
@@ -243,16 +241,13 @@ class TranslatedCloud:
         if self._max_context is not None and num >= self._max_context:
             raise MissingCapability("the text has outgrown the cloud model's context")
 
-    def _prompt_key(self, question: ModelQuestion) -> Ids:
-        return question.prefix[: len(question.prefix) - question.begun]
-
     def _spell(self, question: ModelQuestion) -> _Spelled:
         """Return a question in their words: the same for as long as it is being asked."""
         span = question.span if isinstance(question, ScoreQuestion) else ()
         key = question.prefix, (*span, -1) if isinstance(question, ScoreQuestion) else ()
         if (found := self._spelled.get(key)) is not None:
             return found
-        prompt = self._prompt_key(question)
+        prompt = question.prefix[: len(question.prefix) - question.begun]
         shown = self._ours.bytes_of(question.prefix[len(prompt) :])
         text = shown + self._ours.bytes_of(span)
         scores = isinstance(question, ScoreQuestion)

@@ -283,7 +283,7 @@ class CloudVerifier:
         except BaseException as error:
             request.fail(error)
             raise
-        request.mark_answered()
+        self._billing.answered.add(read)
         request.settle(scores.usage)
         return request.request_id, scores
 
@@ -302,7 +302,7 @@ class CloudVerifier:
         stream = WriteStream(at, request, chunks, counts_tokens=endpoint.can.counts_tokens)
         stream.shortened = question.limit < limit
         chunk = await stream.read()
-        request.mark_answered()
+        self._billing.answered.add(read)
         return stream, chunk
 
     # ---- failures ----------------------------------------------------------------------------------------------------

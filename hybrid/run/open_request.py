@@ -78,7 +78,7 @@ class AnsweredPrompts:
     def repeated(self, prompt: Ids) -> int:
         """Return how many tokens at the beginning of a prompt are the beginning of one that was answered."""
         at = bisect_left(self._sorted, prompt)
-        return max((num_shared(prompt, near) for near in self._sorted[max(0, at - 1) : at + 1]), default=0)
+        return max([num_shared(prompt, near) for near in self._sorted[max(0, at - 1) : at + 1]], default=0)
 
     def add(self, prompt: Ids) -> None:
         """Record that a prompt was answered."""
@@ -92,8 +92,8 @@ class AnsweredPrompts:
 class RequestBilling:
     """Opens every request of one answer: ``budget`` is the answer's money, and ``builder`` adds up its charges.
 
-    ``answered`` are the prompts that the endpoint has read for this answer so far. ``whole``: a write leaves with the
-    limit it asks for, or not at all.
+    ``answered``: the prompts that the endpoint has read for this answer, which later ones repeat. ``whole``: a
+    write leaves with the limit it asks for, or not at all.
     """
 
     def __init__(self, budget: AnswerBudget, builder: AnswerBuilder, *, whole: bool = False) -> None:
@@ -149,7 +149,6 @@ class OpenRequest:
         self.kind = kind
         self.grant = grant
         self._billing = billing
-        self._prompt = prompt
         self._num_repeated = billing.answered.repeated(prompt)
         self._sent = False
         self._began = time.monotonic()
@@ -170,10 +169,6 @@ class OpenRequest:
                 raise RequestDenied(denial.why)
             self._sent = True
         self._billing.builder.bytes_sent += num_bytes
-
-    def mark_answered(self) -> None:
-        """Record that the endpoint has read its prompt: requests after this one repeat it."""
-        self._billing.answered.add(self._prompt)
 
     def mark_written(self, num_tokens: int) -> None:
         """Record how many tokens have come by now, and how fast."""

@@ -178,7 +178,6 @@ class Relayer:
                 raise refused from error
             request.fail(error)
             raise
-        request.mark_answered()
         return RelayedReply(raw, request, budget, tally, caller)
 
     def _worst_case(self, body: Mapping[str, Any], limit: int) -> CloudUsage:

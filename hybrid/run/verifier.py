@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
 from hybrid.cloud import Chunk, Scores
-from hybrid.cloud.translation import PART, check_pieces, mismatch, without_spaces
+from hybrid.cloud.port import PART, mismatch, without_spaces
 from hybrid.engine import Cursor, Engine, IsCancelled, ThoughtMarks
 from hybrid.errors import VocabularyMismatch
 from hybrid.policy.requests import BudgetDenied, Check, NoAnswer, Scored, Write, Wrote, ids
@@ -125,7 +125,7 @@ class VocabularyCheck:
 
     def check_scores(self, scores: Scores) -> tuple[TopK, ...]:
         """Compare how the endpoint reads some tokens, and its likeliest ones; return the rows over our vocabulary."""
-        check_pieces(scores.pieces, self._engine)
+        scores.check_pieces(self._engine)
         self._check_numbers(row.best for row in scores.rows)
         return tuple(row.within(self._engine.num_tokens) for row in scores.rows)
 

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 from hybrid.assemble import BUNDLED_LOCAL
 from hybrid.cli import app
 from hybrid.cli.probe import chat_words, habit_words
-from hybrid.cloud.probe_habits import ChatDifference
-from hybrid.cloud.probe_result import ProbeResult
+from hybrid.cloud.probe_result import ChatDifference, ProbeResult
 
 FOUND = ProbeResult("http://there", "m", "vllm", same_words=True, rows=True, most_k=20)
 TEMPLATE = "tokenizer.chat_template"

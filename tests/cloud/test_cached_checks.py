@@ -167,7 +167,7 @@ def test_a_proof_that_is_none_is_charged_for_the_tokens_that_were_sent_whatever_
             return {"choices": [{}], "usage": told}
 
     endpoint = Endpoint(Untold())
-    endpoint.dialect = V2
+    endpoint.knowledge.dialect = V2
     with pytest.raises(Unreachable) as again:
         asyncio.run(endpoint.score(question(40, 3), "r"))
     assert (again.value.trouble, again.value.sent) == ("learned", False)
@@ -229,7 +229,7 @@ async def connected(url):
     wire._client.event_hooks = {"request": [request]}
     try:
         await endpoint.discover("a", (1,))
-        endpoint.dialect = able(endpoint.dialect, same_words=True)
+        endpoint.knowledge.dialect = able(endpoint.knowledge.dialect, same_words=True)
         sent.clear()
         yield endpoint, sent
     finally:
@@ -249,8 +249,14 @@ def test_over_v2_the_second_check_pays_for_what_is_new_and_its_rows_are_the_same
             first = await endpoint.score(longer, "r")
             second = await endpoint.score(question(203, 8), "r")
             number = num_reading(sent)
-            endpoint.dialect = able(endpoint.dialect, same_words=None)
-            return first, second, number, await endpoint.score(question(203, 8), "r"), endpoint.can.keeps_cache
+            endpoint.knowledge.dialect = able(endpoint.knowledge.dialect, same_words=None)
+            return (
+                first,
+                second,
+                number,
+                await endpoint.score(question(203, 8), "r"),
+                endpoint.knowledge.dialect.can.keeps_cache,
+            )
 
     first, second, number, plain, keeps_cache = asyncio.run(check())
     assert (first.usage, number) == (CloudUsage(210, 2, 0, 2), 2), "a proof and a check, then checks alone"
@@ -306,7 +312,7 @@ def test_v1_that_takes_v2s_place_between_two_checks_survives(start_server):
             v1 = start_server(*ROUTE, "--port", port)
             sent.clear()
             after = [await endpoint.score(question(202 + i, 8), "r") for i in range(3)]
-            return before, after, num_reading(sent), endpoint.can.candidates, v1
+            return before, after, num_reading(sent), endpoint.knowledge.dialect.can.candidates, v1
 
     before, after, number, candidates, v1 = asyncio.run(check())
     assert v1.client.get("/health").status_code == 200
@@ -341,10 +347,10 @@ def test_a_proxy_whose_server_was_exchanged_is_asked_for_another_proof(start_ser
         async with connected(server.url) as (endpoint, sent):
             await endpoint.score(question(200, 8), "r")
             proofs = len(sent)
-            endpoint._wire._client.headers["x-fault"] = "503"
+            endpoint.wire._client.headers["x-fault"] = "503"
             with pytest.raises(Unreachable):
                 await endpoint.score(question(201, 8), "r")
-            del endpoint._wire._client.headers["x-fault"]
+            del endpoint.wire._client.headers["x-fault"]
             sent.clear()
             again = await endpoint.score(question(202, 8), "r")
             asked, later = len(sent), await endpoint.score(question(203, 8), "r")
@@ -359,14 +365,14 @@ def test_what_a_check_was_charged_that_broke_off_after_its_proof_is_within_its_w
 
     async def check():
         async with connected(server.url) as (endpoint, _):
-            post = endpoint._wire.post
+            post = endpoint.wire.post
 
             async def breaking(path, body, *more, **how):
                 if READ in body["sampling_params"]:
                     raise Unreachable("it broke off")
                 return await post(path, body, *more, **how)
 
-            endpoint._wire.post = breaking
+            endpoint.wire.post = breaking
             with pytest.raises(CloudError) as broken:
                 await endpoint.score(asked, "r")
             return broken.value, endpoint.max_usage(asked)

@@ -66,7 +66,7 @@ def test_an_endpoint_sends_its_limit_by_the_name_that_its_service_takes(url, nam
     async def ask():
         endpoint = Endpoint(Wire(url, None, Timeouts()), "m", words=WORDS)
         question = WriteQuestion((A, B), 7, 0, Sampling(), turns=TURNS)
-        body = opened(Chat(endpoint.dialect.setup).write(question))[0].body
+        body = opened(Chat(endpoint.knowledge.dialect.setup).write(question))[0].body
         await endpoint.aclose()
         return body
 

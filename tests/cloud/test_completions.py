@@ -19,10 +19,9 @@ from vocabularies import AB, END, HALF, WORDS, A, B, C, D, Pieces
 from wordlist import able, opened
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.dialects.completions import Completions
+from hybrid.cloud.dialects.completions import Completions, Together
 from hybrid.cloud.dialects.dialect import DialectConfig
 from hybrid.cloud.dialects.text_tokens import TextVocabulary
-from hybrid.cloud.dialects.together import Together
 from hybrid.cloud.discover import DIALECTS
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import NO_USAGE, CloudUsage, Sampling
@@ -339,3 +338,15 @@ def test_the_worst_case_is_a_token_per_byte(dialect):
 def test_every_prefix_is_paid_for_where_prefixes_are_asked():
     assert able(Completions(SETUP), scoring_method="prefixes").max_usage(SCORE) == CloudUsage(3 + 4 + 5, 3)
     assert able(Completions(SETUP), scoring_method="generate").max_usage(SCORE) == CloudUsage(3, 3)
+
+
+def test_of_prefixes_none_is_asked_about_that_ends_inside_a_character():
+    """Its text would be the empty one, whose row is that of another position."""
+    by_prefixes, by_generating = (able(Completions(SETUP), scoring_method=way) for way in ("prefixes", "generate"))
+    broken = ScoreQuestion((A,), (B, HALF, C), True, 3)
+    assert asked(by_prefixes, broken).body["prompt"] == ["a", "ab"]
+    assert by_prefixes.min_usage(broken) == CloudUsage(1 + 2, 2), "what is sent, and no more"
+    for dialect in (by_prefixes, by_generating):
+        with pytest.raises(StopIteration) as done:
+            asked(dialect, ScoreQuestion((A, HALF), (C,), True, 3))
+        assert (done.value.value.rows, done.value.value.usage) == ((), NO_USAGE)

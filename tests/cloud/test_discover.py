@@ -14,7 +14,7 @@ from cases import each
 
 from hybrid.cloud.bounds import Timeouts
 from hybrid.cloud.dialects.dialect import DialectConfig
-from hybrid.cloud.discover import DIALECTS, discover, read_models
+from hybrid.cloud.discover import DIALECTS, discover, read_models, render_chat
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
 from hybrid.errors import (
@@ -76,7 +76,7 @@ def look(routes, *, model="", wanted=None, otherwise=NONE, connect=False):
             return await discover(wire, DialectConfig(model), wanted, PROBE)
         endpoint = Endpoint(wire)
         await endpoint.connect(*PROBE)
-        return endpoint.dialect
+        return endpoint.knowledge.dialect
 
     dialect, asked = over(routes, otherwise, use)
     return dialect, dialect.can, asked
@@ -86,9 +86,7 @@ def rendered(routes, turns, dialect="vllm"):
     """Have a server of these routes, spoken to in a dialect, render a conversation."""
 
     async def use(wire):
-        endpoint = Endpoint(wire)
-        endpoint.dialect = DIALECTS[dialect].build(DialectConfig("m"))
-        return await endpoint.render_chat(turns)
+        return await render_chat(wire, DIALECTS[dialect].build(DialectConfig("m")), turns)
 
     return over(routes, NONE, use)[0]
 

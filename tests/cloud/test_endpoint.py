@@ -14,7 +14,7 @@ from wordlist import able
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.bounds import QuestionDeadlines, Timeouts, parse
 from hybrid.cloud.dialects.chat import Chat
-from hybrid.cloud.dialects.completions import Completions
+from hybrid.cloud.dialects.completions import Completions, Together
 from hybrid.cloud.dialects.dialect import DialectConfig, Post
 from hybrid.cloud.dialects.fireworks import Fireworks
 from hybrid.cloud.dialects.llama_cpp_python import LlamaCppPython
@@ -22,7 +22,6 @@ from hybrid.cloud.dialects.llama_server import LlamaServer
 from hybrid.cloud.dialects.ollama import Ollama
 from hybrid.cloud.dialects.sglang import Sglang
 from hybrid.cloud.dialects.text_tokens import TextVocabulary
-from hybrid.cloud.dialects.together import Together
 from hybrid.cloud.dialects.vllm import CompletionsScoreReply, Vllm
 from hybrid.cloud.dialects.vllm_tokens import GenerateScoreReply, VllmTokens
 from hybrid.cloud.discover import DIALECTS as FAMILY_NAMES
@@ -68,7 +67,7 @@ class Replies:
 
 def endpoint(dialect, *replies):
     found = Endpoint(Replies(*replies), words=WORDS)
-    found.dialect = dialect
+    found.knowledge.dialect = dialect
     return found
 
 
@@ -366,7 +365,7 @@ def test_a_usage_of_a_chat_service_teaches_how_many_tokens_a_conversation_has(us
     before = found.max_usage(WRITE).prompt_tokens
 
     async def ask():
-        found._wire.left = [ended]
+        found.wire.left = [ended]
         return last_usage([chunk async for chunk in found.write(WRITE, "r")])
 
     booked = [asyncio.run(ask()) for _ in range(3)]

@@ -10,6 +10,7 @@ import copy
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ from wordlist import able, opened
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.dialects.dialect import DialectConfig
-from hybrid.cloud.dialects.fireworks import Fireworks, read_chunk, read_scores
+from hybrid.cloud.dialects.fireworks import Fireworks, read_choice, read_scores
+from hybrid.cloud.dialects.reading import read_event
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import CloudUsage, Sampling
 from server_stub.dialects.fireworks import CompletionCreateParams
@@ -27,6 +29,10 @@ GOLDEN = json.loads((Path(__file__).parents[1] / "server_stub" / "golden" / "fir
 SCORE = ScoreQuestion((0, 1), (2,), True, 2)  # what the golden reply answers
 WRITE = WriteQuestion((5, 6), 4, 20, Sampling(0.7, top_k=40, top_p=0.9, seed=11), ban=frozenset({9, 3}))
 DIALECT = Fireworks(DialectConfig("m"))
+
+
+def read_chunk(reply, top_k):
+    return read_event(partial(read_choice, top_k=top_k), reply)
 
 
 def scored(question=SCORE):

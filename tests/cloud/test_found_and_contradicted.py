@@ -62,7 +62,7 @@ def endpoint(path, answer, dialect):
     probe_cache = ProbeCache(path, HERE)
     probe_cache.write(KNOWN)
     made = Endpoint(Line(answer), "m", probe_cache=probe_cache)
-    made.dialect = dialect
+    made.knowledge.dialect = dialect
     return made, probe_cache
 
 

@@ -64,7 +64,7 @@ def test_a_list_that_is_refused_is_asked_for_again_as_long_as_it_may_be(dialect,
     assert all(length > most for length in refused)
     assert len(refused) <= (1 if names_it else len(LENGTHS))
     assert [logprobs_of(body)[1] for body in server.bodies[-2:]] == [expected, expected]
-    assert made.can.most_k == (None if expected == k else expected)
+    assert made.knowledge.dialect.can.most_k == (None if expected == k else expected)
 
 
 @each("question", [SCORE, WRITE], ids=["check", "stream"])
@@ -103,7 +103,7 @@ def test_what_was_refused_after_something_was_charged_is_asked_anew_with_a_reser
     assert isinstance(again, Unreachable)
     assert (again.trouble, again.sent, again.charged) == ("learned", False, CloudUsage(9, 1))
     assert RetryPolicy().allows(again, 1)
-    assert made.can.most_k == 5
+    assert made.knowledge.dialect.can.most_k == 5
 
 
 # ---- candidates ----------------------------------------------------------------------------------------------------
@@ -115,8 +115,8 @@ def test_candidates_that_the_model_runner_cannot_score_are_asked_about_once():
     told = asked(made, SCORE, SCORE)
     assert [(len(scores.rows), scores.usage.requests) for scores in told] == [(2, 1)] * 2
     assert [CANDIDATES in body["sampling_params"] for body in server.bodies] == [True, False, False]
-    assert not made.can.candidates
-    assert made.can.most_k is None
+    assert not made.knowledge.dialect.can.candidates
+    assert made.knowledge.dialect.can.most_k is None
 
 
 def test_candidates_are_asked_about_where_a_server_does_not_refuse_them():
@@ -154,8 +154,10 @@ def test_where_whole_answers_lack_it_too_that_is_refused_as_ever():
 def test_a_stream_that_has_told_rows_and_then_none_says_nothing_of_streams():
     made = endpoint(Server(), Vllm(SETUP))
     late = MissingCapability("no rows", charged=CloudUsage(2, 1))
-    assert made.dialect.learn_from_error(WRITE, late) is made.dialect
-    assert made.dialect.learn_from_error(SCORE, MissingCapability("no rows")) is made.dialect, "a check is no stream"
+    assert made.knowledge.dialect.learn_from_error(WRITE, late) is made.knowledge.dialect
+    assert made.knowledge.dialect.learn_from_error(SCORE, MissingCapability("no rows")) is made.knowledge.dialect, (
+        "a check is no stream"
+    )
 
 
 # ---- what is kept, and what is not ---------------------------------------------------------------------------------
@@ -179,7 +181,7 @@ def test_what_was_paid_for_to_be_learned_is_kept_for_the_next_command(tmp_path):
     known = probe_cache.read(server.url, "m", "vllm")
     assert apply_result(Vllm.can, known) == replace(Vllm.can, streams=False)
     after = endpoint(server, Vllm(SETUP), probe_cache)
-    after.apply_probe(known)
+    after.knowledge.apply(known)
     [told] = asked(after, WRITE)
     assert told[0].ids == (2,)
 
@@ -194,7 +196,7 @@ def test_any_other_failure_teaches_nothing_and_is_raised(error):
     server = Failing()
     made = endpoint(server, VllmTokens(SETUP))
     assert asked(made, SCORE) == [error]
-    assert (len(server.bodies), made.can) == (1, VllmTokens.can)
+    assert (len(server.bodies), made.knowledge.dialect.can) == (1, VllmTokens.can)
 
 
 # ---- what a status means -------------------------------------------------------------------------------------------

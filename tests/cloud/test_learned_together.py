@@ -66,7 +66,7 @@ def test_questions_that_are_refused_together_are_all_asked_again_in_the_way_that
     made = endpoint(Together(**gives), dialect)
     told = asked_together(made, question, question)
     assert not [each for each in told if isinstance(each, Exception)]
-    assert made.can.most_k == gives.get("most"), "nothing shorter than what is given was settled on"
+    assert made.knowledge.dialect.can.most_k == gives.get("most"), "nothing shorter than what is given was settled on"
 
 
 def test_streams_that_lack_rows_together_all_fail_as_ones_that_may_be_asked_again():
@@ -78,4 +78,4 @@ def test_an_answer_does_not_undo_what_another_question_was_shown_meanwhile():
     made = endpoint(Together(v1=True), VllmTokens(SETUP))
     told = asked_together(made, CHECK, SCORE)
     assert [len(scores.rows) for scores in told] == [2, 2]
-    assert not made.can.candidates
+    assert not made.knowledge.dialect.can.candidates

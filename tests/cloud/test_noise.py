@@ -42,9 +42,9 @@ async def rows_told(noise_nats):
     transport = httpx.MockTransport(lambda _: httpx.Response(200, content=reply()))
     wire._client = httpx.AsyncClient(base_url="http://there", transport=transport)
     endpoint = Endpoint(wire, "m")
-    endpoint.dialect = Vllm(DialectConfig("m"))
+    endpoint.knowledge.dialect = Vllm(DialectConfig("m"))
     found = ProbeResult("http://there", "m", "vllm", rows=True, scoring_method="one request", streams=False)
-    endpoint.apply_probe(replace(found, noise_nats=noise_nats))
+    endpoint.knowledge.apply(replace(found, noise_nats=noise_nats))
     try:
         scores = await endpoint.score(ScoreQuestion((1,), (2,), after=False, top_k=2), "r")
         chunks = [chunk async for chunk in endpoint.write(WriteQuestion((1,), 1, 2, Sampling()), "r")]

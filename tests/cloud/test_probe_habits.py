@@ -15,10 +15,9 @@ from probed_server import Server, V, dense, probed
 
 from hybrid.cloud.dialects import llama_server, vllm
 from hybrid.cloud.discover import DIALECTS
-from hybrid.cloud.probe_habits import (
+from hybrid.cloud.probe_result import (
     APART_NATS,
-    CONVERSATION,
-    QUESTIONS,
+    CHATS,
     ChatDifference,
     LocalChat,
     LocalHabits,
@@ -82,7 +81,7 @@ def test_what_differs_in_a_date_alone_is_told_as_that(ours, theirs):
 
 
 def test_the_conversations_of_the_probe_hold_nothing_that_a_date_could_be():
-    for text in each_of((*QUESTIONS, *(turn.content for turn in CONVERSATION))):
+    for text in each_of(turn.content for turns in CHATS for turn in turns):
         assert without_dates(text) == text
 
 
@@ -191,7 +190,7 @@ def test_of_a_server_that_cannot_be_asked_and_a_model_without_a_template_nothing
 
 def asked(route, *replies):
     """Drive a dialect's flow by hand."""
-    flow, sent = route("m", CONVERSATION[:2]), []
+    flow, sent = route("m", CHATS[-1][:2]), []
     told = None
     for reply in (*replies, None):
         try:
@@ -202,7 +201,7 @@ def asked(route, *replies):
     return sent, None
 
 
-MESSAGES = [{"role": turn.role, "content": turn.content} for turn in CONVERSATION[:2]]
+MESSAGES = [{"role": turn.role, "content": turn.content} for turn in CHATS[-1][:2]]
 
 
 def test_vllm_renders_a_conversation_in_its_tokenizer():

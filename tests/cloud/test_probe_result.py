@@ -18,8 +18,7 @@ from hybrid.cloud.dialects.chat import Chat
 from hybrid.cloud.dialects.completions import Completions
 from hybrid.cloud.dialects.sglang import Sglang
 from hybrid.cloud.dialects.vllm import Vllm
-from hybrid.cloud.probe_habits import ChatDifference
-from hybrid.cloud.probe_result import VERSION, ProbeCache, ProbeResult, apply_result, as_probe_result
+from hybrid.cloud.probe_result import VERSION, ChatDifference, ProbeCache, ProbeResult, apply_result, as_probe_result
 
 KNOWN = ProbeResult(
     "http://there",
@@ -202,7 +201,7 @@ def test_what_a_probe_has_measured_of_streams_is_kept(path):
 )
 def test_what_an_endpoint_is_taken_for_can_be_kept_and_read_again(known, documented):
     can = apply_result(documented, known)
-    assert apply_result(documented, as_probe_result(KNOWN.url, can)) == can
+    assert apply_result(documented, as_probe_result(KNOWN.url, can.model, can)) == can
 
 
 def test_what_is_forgotten_is_gone_and_nothing_else(path):

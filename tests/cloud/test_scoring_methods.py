@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from wordlist import WordList, able, drive
 
 from hybrid.cloud import ScoreQuestion
-from hybrid.cloud.dialects import scoring_methods
-from hybrid.cloud.dialects.dialect import DialectConfig
+from hybrid.cloud.dialects.dialect import DialectConfig, WritingDialect
 from hybrid.cloud.dialects.llama_server import LlamaServer
 from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.errors import BadReply, MissingCapability
@@ -161,9 +160,13 @@ def test_a_row_that_is_missing_is_never_taken_for_a_certain_one(way, question, s
 def test_a_server_that_writes_without_rows_cannot_score_and_one_that_writes_nothing_may_another_time(way):
     question = ScoreQuestion((1, 2), (0, 1), True, 3)
 
-    class Silent:
-        tokens: tuple[int, ...] = (0,)
-        setup = DialectConfig(vocabulary=TextVocabulary(WORDS))
+    class Silent(WritingDialect):
+        tokens = (0,)
+
+        def _write(self, question):
+            raise NotImplementedError
+
+        check_usage = _write
 
         def post_completions(self, asked):
             return tuple(asked)
@@ -174,11 +177,11 @@ def test_a_server_that_writes_without_rows_cannot_score_and_one_that_writes_noth
 
             return [Chunk(self.tokens, (None,) * len(self.tokens), usage=CloudUsage(2, 1)) for _ in asked]
 
-    ask = getattr(scoring_methods, way)
+    silent = able(Silent(DialectConfig(vocabulary=TextVocabulary(WORDS))), scoring_method=way)
     with pytest.raises(MissingCapability, match="without log-probabilities"):
-        drive(ask(Silent(), question), None)
+        drive(silent.score(question), None)
     Silent.tokens = ()
-    _, scores = drive(ask(Silent(), question), None)
+    _, scores = drive(silent.score(question), None)
     assert scores.rows == ()
 
 

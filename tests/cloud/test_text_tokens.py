@@ -9,14 +9,10 @@ from cases import each
 from vocabularies import AB, ACCENT, END, HALF, OTHER_HALF, WORDS, X1, A, B, C, D, E, Pieces
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.dialects.text_tokens import (
-    TextVocabulary,
-    max_usage_in_bytes,
-    named_tokens,
-    only_documented,
-    row_by_text,
-    split_text,
-)
+from hybrid.cloud.dialects.completions import Completions
+from hybrid.cloud.dialects.dialect import DialectConfig
+from hybrid.cloud.dialects.llama_cpp_python import LlamaCppPython
+from hybrid.cloud.dialects.text_tokens import TextVocabulary, only_documented, read_arrays, row_by_text, split_text
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import CloudUsage, Sampling
 
@@ -107,18 +103,19 @@ def test_a_list_that_names_no_token_at_all_is_no_row():
 def test_tokens_are_named_up_to_the_first_text_that_is_nobodys():
     tops = [logs(a=0.9, b=0.05), logs(x=0.9, b=0.05), logs(b=0.9, a=0.05)]
     logprobs = {"tokens": ["a", "x", "b"], "top_logprobs": tops}
-    ids, rows, read = named_tokens(TEXT_TOKENS, "axb", logprobs, 2)
-    assert (ids, len(rows), read) == ((A,), 1, 1)
+    ids, rows, _ = read_arrays(TEXT_TOKENS, "axb", logprobs, 2)
+    assert (ids[0], TEXT_TOKENS.bytes_of(ids)) == (A, b"axb")
+    assert [row is None for row in rows] == [False, True, True], "the rest is split here, and has no rows"
 
 
 def test_a_token_whose_text_is_not_the_texts_ends_what_is_named():
-    ids, _, read = named_tokens(TEXT_TOKENS, "ac", {"tokens": ["a", "b"], "top_logprobs": [logs(a=0.9)] * 2}, 1)
-    assert (ids, read) == ((A,), 1)
+    ids, rows, _ = read_arrays(TEXT_TOKENS, "ac", {"tokens": ["a", "b"], "top_logprobs": [logs(a=0.9)] * 2}, 1)
+    assert (ids, [row is None for row in rows]) == ((A, C), [False, True])
 
 
 def test_an_empty_list_is_missing_and_not_certain():
     with pytest.raises(BadReply, match="missing, not certain"):
-        named_tokens(TEXT_TOKENS, "a", {"tokens": ["a"], "top_logprobs": [{}]}, 1)
+        read_arrays(TEXT_TOKENS, "a", {"tokens": ["a"], "top_logprobs": [{}]}, 1)
 
 
 # ---- what it may cost, and what has no word ------------------------------------------------------------------------
@@ -127,9 +124,11 @@ def test_an_empty_list_is_missing_and_not_certain():
 def test_the_worst_case_is_a_token_per_byte_and_one_that_opens_the_text():
     """The letter with its accent has three bytes where it is decomposed, half a character at an end as many."""
     score = ScoreQuestion((A, ACCENT), (E, X1), True, 5)
-    assert max_usage_in_bytes(TEXT_TOKENS, score, 1) == CloudUsage(1 + 4 + 2 + 1 + 1, 1)
-    assert max_usage_in_bytes(TEXT_TOKENS, score, 2) == CloudUsage(18, 2, requests=2)
-    assert max_usage_in_bytes(TEXT_TOKENS, WriteQuestion((ACCENT,), 7, 5, Sampling()), 1) == CloudUsage(5, 7)
+    once, again = (dialect(DialectConfig("m", TEXT_TOKENS)) for dialect in (Completions, LlamaCppPython))
+    assert once.max_usage(score) == CloudUsage(1 + 4 + 2 + 1 + 1, 1)
+    assert again.max_usage(score) == CloudUsage(27, 3, requests=3)
+    for dialect in (once, again):
+        assert dialect.max_usage(WriteQuestion((ACCENT,), 7, 5, Sampling())) == CloudUsage(5, 7)
     assert TEXT_TOKENS.max_tokens((A, HALF)) == 1 + 3 + 1
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,12 +23,17 @@ from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.bounds import parse
 from hybrid.cloud.dialects import vllm
 from hybrid.cloud.dialects.dialect import DialectConfig
+from hybrid.cloud.dialects.reading import read_event
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import Dense
 from hybrid.types import CloudUsage, Sampling
 
 SCORE = ScoreQuestion(prefix=(5, 6), span=(7, 8), after=True, top_k=2)
 WRITE = WriteQuestion((5, 6), 4, 2, Sampling(temperature=0.7, top_k=40, top_p=0.9, seed=11), ban=frozenset({9, 3}))
+
+
+def read_chunk(reply, top_k):
+    return read_event(partial(vllm.read_choice, top_k=top_k), reply)
 
 
 def entry(logprob, rank, text="x"):
@@ -217,13 +223,13 @@ def chunk(**choice):
 
 def test_a_chunk_holds_tokens_with_their_rows():
     logprobs = {"token_logprobs": [-0.2], "top_logprobs": [{"token_id:4": -0.2, "token_id:0": -2.5}]}
-    read = vllm.read_chunk(chunk(text="d", token_ids=[4], logprobs=logprobs, finish_reason="stop"), 2)
+    read = read_chunk(chunk(text="d", token_ids=[4], logprobs=logprobs, finish_reason="stop"), 2)
     assert (read.ids, read.text, read.finish, read.usage) == ((4,), "d", "stop", None)
     assert read.rows[0].best == 4
 
 
 def test_the_closing_chunk_holds_the_usage():
-    read = vllm.read_chunk({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}, 2)
+    read = read_chunk({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}, 2)
     assert (read.ids, read.usage) == ((), CloudUsage(3, 2, 0))
 
 
@@ -239,7 +245,7 @@ def test_the_closing_chunk_holds_the_usage():
 )
 def test_a_chunk_that_cannot_be_believed_is_refused(reply, error):
     with pytest.raises(error):
-        vllm.read_chunk(reply, 2)
+        read_chunk(reply, 2)
 
 
 @given(st.integers(0, 2**31), st.integers(1, 12), st.integers(0, 11))

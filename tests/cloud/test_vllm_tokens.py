@@ -13,6 +13,7 @@ import io
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,8 @@ from wordlist import able, opened
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.dialects.dialect import DialectConfig
-from hybrid.cloud.dialects.vllm_tokens import VllmTokens, read_chunk, read_scores, score_body, write_body
+from hybrid.cloud.dialects.reading import read_event
+from hybrid.cloud.dialects.vllm_tokens import VllmTokens, read_choice, read_scores, score_body, write_body
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import CloudUsage, Sampling
 from server_stub.dialects.vllm_completions import CompletionRequest
@@ -31,6 +33,10 @@ from server_stub.dialects.vllm_tokens import GenerateRequest, SamplingParams
 GOLDEN = json.loads((Path(__file__).parents[1] / "server_stub" / "golden" / "vllm-generate.json").read_text())
 SCORE = ScoreQuestion((5, 6), (7, 8), True, 2, ((1, 3), (2,), (9,)))
 WRITE = WriteQuestion((5, 6), 4, 2, Sampling(0.7, top_k=40, top_p=0.9, seed=11), ban=frozenset({9, 3}))
+
+
+def read_chunk(reply, top_k):
+    return read_event(partial(read_choice, top_k=top_k), reply)
 
 
 def packed(table):

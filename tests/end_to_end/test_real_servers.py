@@ -24,7 +24,7 @@ import hybrid.assemble
 from hybrid.assemble import PROBE
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.probe_habits import habits
+from hybrid.cloud.probe_result import habits
 from hybrid.cloud.wire import Timeouts, Wire
 from hybrid.engine.llama import Weights
 from hybrid.errors import VocabularyMismatch
@@ -46,7 +46,8 @@ async def connected(server, words, method=None):
     try:
         capabilities = await endpoint.connect(PROBE, words.tokenize(PROBE))
         if method:
-            endpoint.dialect = replace(endpoint.dialect, can=replace(endpoint.can, scoring_method=method))
+            known = endpoint.knowledge
+            known.dialect = replace(known.dialect, can=replace(known.dialect.can, scoring_method=method))
         yield endpoint, capabilities
     finally:
         await endpoint.aclose()

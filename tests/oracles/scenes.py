@@ -122,7 +122,7 @@ async def _play(scene: Scene, url: str, words: Any) -> Played:
             for name in scene.asks:
                 played.questions.append(question(name, words))
                 played.answers.append(await _answered(endpoint, played.questions[-1]))
-            played.learned = endpoint.can
+            played.learned = endpoint.knowledge.dialect.can
     except CloudError as error:
         played.refused = error
     return played

@@ -59,12 +59,7 @@ class ScriptedCloud:
         self.charged: dict[str, CloudUsage] = {}
         self.num_open = 0
 
-    async def connect(  # the port's shape
-        self,
-        probe: str,
-        probe_ids: Ids,
-        asked_at: float | None = None,
-    ) -> Capabilities:
+    async def connect(self, *_: object, **__: object) -> Capabilities:
         """Say that it can do everything."""
         return Capabilities("scripted")
 

@@ -113,7 +113,7 @@ def answer(path, body, *, bare):
 
 def endpoint(server, dialect, probe_cache=None):
     made = Endpoint(server, words=WORDS, probe_cache=probe_cache)
-    made.dialect, made._model = dialect, "m"
+    made.knowledge.dialect = dialect
     return made
 
 

@@ -33,7 +33,7 @@ def read_stream(url, deadlines, pause=0.0):
 
     async def read():
         endpoint, seen = Endpoint(Wire(url, None, deadlines)), 0
-        endpoint.dialect = able(Counting(DialectConfig()), rows=False)
+        endpoint.knowledge.dialect = able(Counting(DialectConfig()), rows=False)
         try:
             async with aclosing(endpoint.write(WriteQuestion((1,), 9, 0, Sampling()), "r")) as chunks:
                 async for chunk in chunks:

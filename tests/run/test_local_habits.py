@@ -10,7 +10,7 @@ import pytest
 from cases import each_of
 
 from hybrid.assemble.probing import local_habits, render_or_text
-from hybrid.cloud.probe_habits import CONVERSATION, QUESTIONS
+from hybrid.cloud.probe_result import CHATS, QUESTIONS
 from hybrid.engine import Cursor
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import LocalNoise
@@ -27,11 +27,15 @@ def weights():
         yield opened
 
 
+def with_rows(found):
+    return [chat for chat in found.chats if chat.row is not None]
+
+
 def test_every_question_has_the_row_that_the_model_gives_after_its_own_template(weights):
     found = local_habits(weights, 1, NOISE)
     *asked, last = found.chats
     assert [chat.turns[0].content for chat in asked] == [*QUESTIONS]
-    assert (last.turns, last.row, found.openings) == (CONVERSATION, None, tuple((chat, chat.row) for chat in asked))
+    assert (last.turns, last.row, with_rows(found)) == (CHATS[-1], None, asked)
     for chat in each_of(found.chats):
         assert (chat.ids, chat.rendered) == (weights.render(chat.turns), True)
     with closing(weights.context(64, 1)) as engine:
@@ -50,9 +54,9 @@ def test_a_question_that_does_not_fit_into_the_model_has_no_row(weights):
         piece=weights.piece,
         context=weights.context,
     )
-    assert len(local_habits(short, 1, NOISE).openings) == 3
+    assert len(with_rows(local_habits(short, 1, NOISE))) == 3
     short.longest_context = 1
-    assert local_habits(short, 1, NOISE).openings == ()
+    assert with_rows(local_habits(short, 1, NOISE)) == []
 
 
 def test_without_a_template_the_text_stands_as_it_is_and_that_is_said(weights):
@@ -60,4 +64,4 @@ def test_without_a_template_the_text_stands_as_it_is_and_that_is_said(weights):
         raise UsageError("no template")
 
     bare = SimpleNamespace(render=refuses, tokenize=weights.tokenize)
-    assert render_or_text(bare, CONVERSATION) == (weights.tokenize(QUESTIONS[0]), False)
+    assert render_or_text(bare, CHATS[-1]) == (weights.tokenize(QUESTIONS[0]), False)

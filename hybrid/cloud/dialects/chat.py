@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
-from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, Json, OpenAi, ScoreFlow
-from hybrid.cloud.dialects.reading import NO_ROWS, event_of, finish_of, guarded
-from hybrid.cloud.dialects.text_tokens import TextVocabulary, only_documented, read_content, split_text
-from hybrid.cloud.port import Capabilities, Chunk, ModelQuestion, ScoreQuestion, WriteQuestion
+from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, Json, OpenAi, ScoreFlow, drawn
+from hybrid.cloud.dialects.reading import NO_ROWS, Written
+from hybrid.cloud.dialects.text_tokens import TextVocabulary, only_documented, read_content
+from hybrid.cloud.port import Capabilities, ModelQuestion, ScoreQuestion, WriteQuestion
 from hybrid.cloud.prompt_bounds import BoundedPrompt, BoundedTurn, CountedAnswer, PromptCounts
 from hybrid.cloud.reply_floor import most_completion
 from hybrid.errors import MissingCapability
@@ -76,15 +76,12 @@ class Chat(OpenAi):
             "model": self.setup.model,
             "messages": [{"role": ROLES.get(turn.role, turn.role), "content": turn.content} for turn in question.turns],
             self.setup.limit_name: question.limit,
-            "temperature": question.sampling.temperature,
-            "top_p": question.sampling.top_p,
-            "seed": question.sampling.seed,
+            **drawn(question.sampling, "temperature", "top_p", "seed"),
         }
         if question.top_k:
             body |= {"logprobs": True, "top_logprobs": question.top_k}
-        most = self.max_usage(question)
-        read = partial(read_event, self.setup.text_tokens, top_k=question.top_k, most=most)
-        return ContinuationRequest(self._continuation(CHAT, body), read)
+        read = partial(read_choice, self.setup.text_tokens, top_k=question.top_k)
+        return self._continuation(CHAT, body, read, self.max_usage(question))
 
 
 SPEC = DialectSpec("openai-chat", Chat, (CHAT, {}))
@@ -96,18 +93,10 @@ def _bounded(question: ModelQuestion) -> BoundedPrompt:
     return BoundedPrompt(tuple(BoundedTurn.of(turn.role, turn.content) for turn in question.turns))
 
 
-@guarded
-def read_event(words: TextVocabulary, reply: Json, top_k: int, most: CloudUsage) -> Chunk:
-    """Read one event of a stream, or a whole answer: its text as local tokens, with rows where the list names them."""
-    choice, usage = event_of(reply, most)
-    if choice is None:
-        return Chunk(usage=usage)
+def read_choice(words: TextVocabulary, choice: Json, top_k: int) -> Written:
+    """Read what an event or a whole answer says as local tokens, with rows where the list names them."""
     text = str((choice.get("delta") or choice.get("message") or {}).get("content") or "")
     logprobs = choice.get("logprobs")
     if text and top_k and logprobs is None:
         raise MissingCapability(NO_ROWS)
-    content = (logprobs or {}).get("content") or []
-    ids, rows, read = read_content(words, text, content, top_k)
-    rest = split_text(words, text[read:])
-    every = (*rows, *[None] * len(rest))
-    return Chunk(ids + rest, every, text, finish_of(choice.get("finish_reason")), usage)
+    return read_content(words, text, (logprobs or {}).get("content") or [], top_k)

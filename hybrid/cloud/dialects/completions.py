@@ -8,6 +8,10 @@ server of OpenAI's. Traps:
   text sent (a visible opening token, no echo at all) tells nothing.
 - A server that splits the text in another way than the local model has no row for the draft from there on.
 - Sampling that is not documented (top-k, min-p) is refused or ignored there, so it is refused here.
+
+Together's (togethercomputer/openapi: CompletionRequest, CompletionResponse, PromptPart, LogprobsPart; only
+``server_stub`` was asked) gives the prompt back as a part of its own, ``prompt``, its tokens with their ids: the rows
+of a draft are those of the last tokens, if these are the draft. Its streams have no lists.
 """
 
 from __future__ import annotations
@@ -17,65 +21,54 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from hybrid.cloud.dialects import scoring_methods
-from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, Json, OpenAi, Post, ScoreFlow
+from hybrid.cloud.dialects.dialect import (
+    ContinuationRequest,
+    DialectSpec,
+    Json,
+    OpenAi,
+    Post,
+    ScoreFlow,
+    WritingDialect,
+    drawn,
+)
 from hybrid.cloud.dialects.reading import (
+    NO_ROW,
     NO_ROWS,
+    NO_SCORES,
+    Written,
     choice_of,
-    event_of,
     fields_of,
-    finish_of,
     guarded,
+    known_rows,
     read_usage,
 )
-from hybrid.cloud.dialects.text_tokens import (
-    TextVocabulary,
-    max_usage_in_bytes,
-    named_tokens,
-    only_documented,
-    read_written,
-    row_by_text,
-    split_text,
-)
+from hybrid.cloud.dialects.text_tokens import TextVocabulary, only_documented, read_arrays, read_written, row_by_text
 from hybrid.cloud.dialects.vllm import COMPLETIONS
-from hybrid.cloud.port import Capabilities, Chunk, ModelQuestion, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.port import Capabilities, Chunk, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
-from hybrid.types import NO_USAGE, CloudUsage, Ids, Sampling
+from hybrid.types import NO_USAGE, CloudUsage, Sampling
+
+NO_ECHO = "the endpoint does not echo what it was asked to score"
 
 
 @dataclass(frozen=True)
-class Completions(OpenAi):
+class Completions(WritingDialect, OpenAi):
     """The dialect of the legacy route. ``most_k`` is OpenAI's own limit; others give more, as a probe finds out."""
 
     can: Capabilities = Capabilities(
         dialect="openai-completions", ids=False, scoring_methods=("one request", "prefixes", "generate"), most_k=5
     )
 
-    def _score(self, question: ScoreQuestion) -> ScoreFlow:
-        if self.can.scoring_method == "prefixes":
-            return scoring_methods.prefixes(self, question)
-        return (
-            scoring_methods.generate(self, question) if self.can.scoring_method == "generate" else self._echo(question)
-        )
-
-    def max_usage(self, question: ModelQuestion) -> CloudUsage:
-        """One token per byte."""
-        if isinstance(question, ScoreQuestion) and self.can.scoring_method != "one request":
-            most = self.setup.text_tokens.max_tokens
-            return scoring_methods.max_usage_by(self.can.scoring_method, question, tokens=most)
-        return max_usage_in_bytes(self.setup.text_tokens, question, requests=1)
-
-    def min_usage(self, question: ModelQuestion) -> CloudUsage:
-        """Return the tokens that are sent, spelled."""
-        return scoring_methods.min_usage_by(self.can.scoring_method, question)
-
     def _write(self, question: WriteQuestion) -> ContinuationRequest | None:
-        text = self.setup.text_tokens.text_of(question.prefix)
+        words = self.setup.text_tokens
+        text = words.text_of(question.prefix)
         if text is None:
             return None
-        read = partial(read_event if self.can.streams else read_written, self.setup.text_tokens, top_k=question.top_k)
-        return ContinuationRequest(self._continuation(COMPLETIONS, self._body(text, question)), read)
+        body = self._body(text, question)
+        if self.can.streams:
+            return self._continuation(COMPLETIONS, body, partial(read_choice, words, top_k=question.top_k))
+        return ContinuationRequest(Post(COMPLETIONS, body), partial(read_written, words, top_k=question.top_k))
 
     def post_completions(self, questions: Sequence[WriteQuestion]) -> Post:
         """Ask for several continuations."""
@@ -84,35 +77,55 @@ class Completions(OpenAi):
 
     def read_completions(self, questions: Sequence[WriteQuestion], reply: Any) -> list[Chunk]:
         """Read them; the charge, which is told once for all, stands with the first."""
-        words, usage = self.setup.text_tokens, read_usage(reply)
-        chunks = []
+        words, chunks = self.setup.text_tokens, []
         for i, question in enumerate(questions):
             alone = {"choices": [choice_of(reply, i)], "usage": reply.get("usage")}
             chunk = read_written(words, alone, top_k=question.top_k)
-            charged = usage if i == 0 else NO_USAGE
-            chunks.append(Chunk(chunk.ids, chunk.rows, chunk.text, chunk.finish, charged))
+            chunks.append(replace(chunk, usage=read_usage(reply) if i == 0 else NO_USAGE))
         return chunks
 
     def _body(self, prompt: str | list[str], question: WriteQuestion) -> dict[str, Any]:
         only_documented(question, "top_k", "min_p")
-        body: dict[str, Any] = {
-            "model": self.setup.model,
-            "prompt": prompt,
-            "max_tokens": question.limit,
-            "temperature": question.sampling.temperature,
-            "top_p": question.sampling.top_p,
-            "seed": question.sampling.seed,
-        }
+        body: dict[str, Any] = {"model": self.setup.model, "prompt": prompt, "max_tokens": question.limit}
+        body |= drawn(question.sampling, "temperature", "top_p", "seed")
         return body | ({"logprobs": question.top_k} if question.top_k else {})
 
+    def _score_at_once(self, question: ScoreQuestion) -> ScoreFlow:
+        if self.setup.text_tokens.text_of(question.prefix) is None:
+            return Scores((), NO_USAGE)  # it ends inside a character: nothing tells where the draft begins
+        return (yield from self._echo(question))
+
     def _echo(self, question: ScoreQuestion) -> ScoreFlow:
-        words = self.setup.text_tokens
-        prefix, text = words.text_of(question.prefix), words.text_of(question.prefix + question.span)
-        if prefix is None or text is None:
+        """Echo the text, and write one token for the row after it."""
+        whole = WriteQuestion(question.prefix + question.span, 1, question.top_k, Sampling())
+        if self.setup.text_tokens.text_of(whole.prefix) is None:
             return Scores((), NO_USAGE)  # it ends inside a character: nothing can be asked about it
-        write = WriteQuestion(question.prefix, 1, question.top_k, Sampling())
-        reply = yield Post(COMPLETIONS, self._body(text, write) | {"echo": True})
-        return _echoed(words, question, prefix, reply, question.top_k)
+        asked = self.post_completions([whole])
+        return self._read_echo(question, (yield replace(asked, body={**asked.body, "echo": True})))
+
+    @guarded
+    def _read_echo(self, question: ScoreQuestion, reply: Any) -> Scores:
+        """Read the rows of the draft from its first character on, up to where the server splits it in another way."""
+        words = self.setup.text_tokens
+        choice, prefix = choice_of(reply), words.text_of(question.prefix) or ""
+        logprobs = choice.get("logprobs")
+        if not isinstance(logprobs, dict):
+            raise MissingCapability(NO_SCORES)
+        tokens, tops, offsets = logprobs["tokens"], logprobs["top_logprobs"], logprobs["text_offset"]
+        if not str(choice.get("text") or "").startswith(prefix) or len(offsets) != len(tokens):
+            raise MissingCapability(NO_ECHO)
+        rows: list[TopK] = []
+        first = offsets.index(len(prefix)) if len(prefix) in offsets else len(tokens)
+        for i, (piece, top) in enumerate(zip(tokens[first:], tops[first:], strict=True)):
+            if i == question.num_rows:
+                break
+            row = _due_row(words, top, piece, question.top_k)
+            if row is None:
+                break
+            rows.append(row)
+            if i < len(question.span) and piece.encode() != words.bytes_of(question.span[i : i + 1]):
+                break  # from here on the two splits part
+        return Scores(tuple(rows), read_usage(reply))
 
     def check_usage(self, question: ScoreQuestion, reply: Any) -> CloudUsage:
         """Return what is told, and no fewer tokens than are listed after the text that was sent."""
@@ -125,62 +138,52 @@ class Completions(OpenAi):
         return told.at_least(CloudUsage(0, written).known)
 
 
+@dataclass(frozen=True)
+class Together(Completions):
+    """The dialect of Together's completions; what it does not do in its own way is the legacy route's."""
+
+    can: Capabilities = Capabilities(dialect="together", ids=False, most_k=20, streams=False)
+    _score_at_once = Completions._echo  # ids tell where the draft begins
+    check_usage = OpenAi.check_usage  # the echo stands apart from what was written
+
+    @guarded
+    def _read_echo(self, question: ScoreQuestion, reply: Any) -> Scores:
+        """Read the rows that were due; none where the server splits the draft in another way."""
+        choice, prompts = choice_of(reply), reply.get("prompt")
+        if not prompts:
+            raise MissingCapability(NO_ECHO)
+        told, after = prompts[0]["logprobs"], choice.get("logprobs")
+        if told is None or (question.after and after is None):
+            raise MissingCapability(NO_ROWS)
+        num = len(question.span)
+        if tuple(told["token_ids"][len(told["token_ids"]) - num :]) != question.span:
+            return Scores((), read_usage(reply))
+        first, words = len(told["tokens"]) - num, self.setup.text_tokens
+        due = [(told["tokens"][i], told["top_logprobs"][i]) for i in range(first, len(told["tokens"]))]
+        due += list(zip(after["tokens"], after["top_logprobs"], strict=True))[:1] if after else []
+        rows = (_due_row(words, top, piece, question.top_k) for piece, top in due[: question.num_rows])
+        return Scores(known_rows(rows), read_usage(reply))
+
+
 SPEC = DialectSpec("openai-completions", Completions, (COMPLETIONS, {}))
 # The same route without log-probabilities: it cannot score, and only a reply shows the difference.
-TEXT_SPEC = DialectSpec(
-    "text-completions",
-    partial(
-        Completions,
-        can=replace(Completions.can, dialect="text-completions", rows=False, scoring_method=None, scoring_methods=()),
-    ),
-)
+TEXT_ONLY = replace(Completions.can, dialect="text-completions", rows=False, scoring_method=None, scoring_methods=())
+TEXT_SPEC = DialectSpec("text-completions", partial(Completions, can=TEXT_ONLY))
+# Hosted services have no route of their own that answers for nothing: this one is named.
+TOGETHER_SPEC = DialectSpec("together", Together)
 
 
-@guarded
-def _echoed(words: TextVocabulary, question: ScoreQuestion, prefix: str, reply: Any, top_k: int) -> Scores:
-    """Read the rows of the draft from its first character on, up to where the server splits it in another way."""
-    choice = choice_of(reply)
-    logprobs = choice.get("logprobs")
-    if not isinstance(logprobs, dict):
-        msg = "the endpoint answered without log-probabilities: it cannot score a draft"
-        raise MissingCapability(msg)
-    tokens, tops, offsets = logprobs["tokens"], logprobs["top_logprobs"], logprobs["text_offset"]
-    if not str(choice.get("text") or "").startswith(prefix) or len(offsets) != len(tokens):
-        msg = "the endpoint does not echo what it was asked to score"
-        raise MissingCapability(msg)
-    rows: list[TopK] = []
-    first = offsets.index(len(prefix)) if len(prefix) in offsets else len(tokens)
-    for i, (piece, top) in enumerate(zip(tokens[first:], tops[first:], strict=True)):
-        if i == question.num_rows:
-            break
-        row = due_row(words, top, piece, top_k)
-        if row is None:
-            break
-        rows.append(row)
-        if i < len(question.span) and piece.encode() != words.bytes_of(question.span[i : i + 1]):
-            break  # from here on the two splits part
-    return Scores(tuple(rows), read_usage(reply))
-
-
-def due_row(words: TextVocabulary, top: object, piece: str, top_k: int) -> TopK | None:
+def _due_row(words: TextVocabulary, top: object, piece: str, top_k: int) -> TopK | None:
     """Return a row; None where what it hides is likelier than what it shows."""
     if not isinstance(top, dict) or not top:
-        msg = "the endpoint gave no row (null) for a drafted token"
-        raise BadReply(msg)
+        raise BadReply(NO_ROW)
     row, hidden = row_by_text(words, top, piece, top_k)
     return row if row is not None and hidden <= float(row.probs[0]) else None
 
 
-@guarded
-def read_event(words: TextVocabulary, reply: Json, top_k: int) -> Chunk:
-    """Read one event of a stream: its text as local tokens, with the rows of those that it names."""
-    choice, usage = event_of(reply)
-    if choice is None:
-        return Chunk(usage=usage)
+def read_choice(words: TextVocabulary, choice: Json, top_k: int) -> Written:
+    """Read the text of a stream's event as local tokens, with the rows of those that it names."""
     text, logprobs = str(choice.get("text") or ""), choice.get("logprobs")
     if text and top_k and logprobs is None:
         raise MissingCapability(NO_ROWS)
-    ids, rows, read = named_tokens(words, text, logprobs or {} if top_k else {}, top_k)
-    rest: Ids = split_text(words, text[read:])
-    every = (*rows, *[None] * len(rest))
-    return Chunk(ids + rest, every, text, finish_of(choice.get("finish_reason")), usage)
+    return read_arrays(words, text, logprobs or {} if top_k else {}, top_k)

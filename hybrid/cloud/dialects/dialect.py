@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import takewhile
 from typing import Any, Literal, Self, TypeAlias
 
-from hybrid.cloud.dialects.reading import fields_of, read_usage
+from hybrid.cloud.dialects.reading import NO_ROWS, Written, fields_of, known_rows, read_event, read_usage
 from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.cloud.port import (
     Capabilities,
@@ -29,10 +31,11 @@ from hybrid.cloud.port import (
     WriteQuestion,
     max_usage,
     min_usage,
+    num_written,
 )
 from hybrid.cloud.reply_floor import LimitName
 from hybrid.errors import CloudError, MissingCapability
-from hybrid.types import NO_USAGE, CloudUsage, Ids, Message
+from hybrid.types import NO_USAGE, CloudUsage, Ids, Message, Sampling
 
 Json: TypeAlias = Mapping[str, Any]
 
@@ -97,6 +100,20 @@ class DialectConfig:
             msg = "this dialect speaks in text and needs the local vocabulary"
             raise ValueError(msg)
         return self.vocabulary
+
+
+# What OpenAI-style servers take as "never": a token at this bias is not drawn.
+BAN = -100.0
+
+
+def biases(never: Iterable[int]) -> dict[str, float]:
+    """Return what keeps an OpenAI-style server from drawing some tokens."""
+    return {str(token): BAN for token in sorted(never)}
+
+
+def drawn(sampling: Sampling, *fields: str) -> dict[str, Any]:
+    """Return how a token is drawn, as most servers call it: some fields of a sampling, or all five."""
+    return {name: getattr(sampling, name) for name in fields or ("temperature", "top_p", "top_k", "min_p", "seed")}
 
 
 def tells_rows(can: Capabilities, question: WriteQuestion) -> bool:
@@ -202,11 +219,99 @@ class OpenAi(Dialect, ABC):
             return replace(self, can=replace(self.can, streams=False))
         return super().learn_from_error(question, error)
 
-    def _continuation(self, path: str, body: Json) -> Post:
-        """Return the request for a continuation: a stream with its usage, or a whole answer."""
-        if not self.can.streams:
-            return Post(path, body)
-        return Post(path, {**body, "stream": True, "stream_options": {"include_usage": True}}, stream="to done")
+    def _continuation(
+        self, path: str, body: Json, read: Callable[[Json], Written], most: CloudUsage | None = None
+    ) -> ContinuationRequest:
+        """Return the request for a continuation, a stream with its usage or a whole answer: see ``read_event``."""
+        post = Post(path, body)
+        if self.can.streams:
+            post = Post(path, {**body, "stream": True, "stream_options": {"include_usage": True}}, stream="to done")
+        return ContinuationRequest(post, partial(read_event, read, most=most))
+
+
+@dataclass(frozen=True)
+class WritingDialect(Dialect, ABC):
+    """A dialect that can score a draft by having the server write, of several prompts in one request if it takes that.
+
+    - *prefixes*: it is sent the prefix and each longer one, and writes one token after each. Every row is exact, every
+      prefix paid for.
+    - *generate*: the model writes on, and its rows up to the first token that differs from the draft are taken: fewer
+      rows than were asked for, at the price of one continuation.
+    - At once, as each dialect has it: the draft is part of the prompt (*one request*), or the model is *forced* to
+      write it, by a grammar: one prefix, one round trip.
+
+    The law: the rows of each method are those of scoring in one request, for as many positions as it answers
+    (``tests/cloud/test_scoring_methods.py``).
+    """
+
+    @abstractmethod
+    def post_completions(self, questions: Sequence[WriteQuestion]) -> Post:
+        """Return the request for the continuations of some prompts, all under the limit of the first."""
+
+    @abstractmethod
+    def read_completions(self, questions: Sequence[WriteQuestion], reply: Any) -> list[Chunk]:
+        """Return one chunk per prompt, with its usage."""
+
+    def _score_at_once(self, question: ScoreQuestion) -> ScoreFlow:
+        """Score in a request of the dialect's own; where there is none, no such method is documented."""
+        raise NotImplementedError
+
+    def _score(self, question: ScoreQuestion) -> ScoreFlow:
+        method = self.can.scoring_method
+        if method not in {"prefixes", "generate"}:
+            return (yield from self._score_at_once(question))
+        asked = self._asked(question)
+        if not asked:
+            return Scores((), NO_USAGE)
+        chunks = self.read_completions(asked, (yield self.post_completions(asked)))
+        told = [chunk.rows[0] if chunk.rows else None for chunk in chunks]
+        if method == "generate":
+            ids, shown, span = chunks[0].ids, chunks[0].rows[: question.num_rows], question.span
+            told = [row if ids[:i] == span[:i] else None for i, row in enumerate(shown)]
+        rows = known_rows(told)
+        if not rows and any(chunk.ids for chunk in chunks) and not any(any(chunk.rows) for chunk in chunks):
+            raise MissingCapability(NO_ROWS)
+        return Scores(rows, self.sum_usage(asked, chunks))
+
+    def _asked(self, question: ScoreQuestion) -> list[WriteQuestion]:
+        """Return what is to be written for a draft; nothing from a text on that ends inside a character."""
+        asked = [WriteQuestion(question.prefix, question.num_rows, question.top_k, Sampling())]
+        if self.can.scoring_method == "prefixes":
+            texts = [question.prefix + question.span[:i] for i in range(question.num_rows)]
+            asked = [replace(asked[0], prefix=text, limit=1) for text in texts]
+        sayable = takewhile(lambda each: self.setup.text_tokens.text_of(each.prefix) is not None, asked)
+        return asked if self.can.ids else [*sayable]
+
+    def sum_usage(self, asked: Sequence[WriteQuestion], chunks: Sequence[Chunk]) -> CloudUsage:
+        """Add up the usages of continuations in one request: at least the tokens written. One may tell for all."""
+        told, written, ends = NO_USAGE, 0, self.setup.text_tokens.end_ids
+        for question, chunk in zip(asked, chunks, strict=True):
+            told += chunk.usage or NO_USAGE
+            written += num_written(chunk.ids, chunk.finish, ends, question.limit)
+        return replace(told, requests=1).at_least(CloudUsage(0, written).known)
+
+    def max_usage(self, question: ModelQuestion) -> CloudUsage:
+        """Nothing cached, what is written runs to its limit, and a text is a token per byte."""
+        return self._usage(question, len if self.can.ids else self.setup.text_tokens.max_tokens)
+
+    def min_usage(self, question: ModelQuestion) -> CloudUsage:
+        """Return the tokens that are sent, spelled or not, and one written after each prompt of a check."""
+        if isinstance(question, ScoreQuestion) and self.can.scoring_method == "prefixes":
+            asked = self._asked(question)
+            return CloudUsage(sum(len(each.prefix) for each in asked), len(asked))
+        return replace(self._usage(question, len), completion_tokens=int(isinstance(question, ScoreQuestion)))
+
+    def _usage(self, question: ModelQuestion, tokens: Callable[[Ids], int]) -> CloudUsage:
+        """Return what is read and the most that is written, where a text is so many ``tokens``."""
+        prefix = question.prefix
+        if isinstance(question, WriteQuestion):
+            return CloudUsage(tokens(prefix), question.limit)
+        rows = question.num_rows
+        if self.can.scoring_method == "prefixes":
+            return CloudUsage(sum(tokens(prefix + question.span[:i]) for i in range(rows)), rows)
+        if self.can.scoring_method in {"forced", "generate"}:
+            return CloudUsage(tokens(prefix), rows)
+        return CloudUsage(tokens(prefix + question.span), 1)
 
 
 TokenizeRoute: TypeAlias = tuple[str, Callable[[str, str], Json]]

@@ -7,27 +7,27 @@ reply is checked for what the documents leave open: ``token_id`` in every altern
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, Json, OpenAi, Post, ScoreFlow
+from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, Json, OpenAi, Post, ScoreFlow, biases, drawn
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
+    NO_SCORES,
+    Written,
     choice_of,
     count,
-    event_of,
     fields_of,
-    finish_of,
     guarded,
     id_list,
     number,
     read_usage,
     row_of,
 )
-from hybrid.cloud.dialects.vllm import BAN, COMPLETIONS
-from hybrid.cloud.port import Capabilities, Chunk, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.dialects.vllm import COMPLETIONS
+from hybrid.cloud.port import Capabilities, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
 from hybrid.types import CloudUsage, Sampling
@@ -54,25 +54,15 @@ class Fireworks(OpenAi):
         return super().check_usage(question, reply).at_least(CloudUsage(0, written).known)
 
     def _write(self, question: WriteQuestion) -> ContinuationRequest | None:
-        asked = self._continuation(COMPLETIONS, self._body(question))
-        return ContinuationRequest(asked, partial(read_chunk, top_k=question.top_k))
+        return self._continuation(COMPLETIONS, self._body(question), partial(read_choice, top_k=question.top_k))
 
     def _body(self, question: WriteQuestion) -> dict[str, Any]:
-        sampling = question.sampling
-        body: dict[str, Any] = {
-            "model": self.setup.model,
-            "prompt": list(question.prefix),
-            "max_tokens": question.limit,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "min_p": sampling.min_p,
-            "seed": sampling.seed,
-        }
+        prompt, top_k = list(question.prefix), question.top_k
+        body: dict[str, Any] = {"model": self.setup.model, "prompt": prompt, "max_tokens": question.limit}
+        body |= drawn(question.sampling)
         # Ids come with the log-probabilities; without these they are asked for by name.
-        top_k = question.top_k
         body |= {"logprobs": True, "top_logprobs": top_k} if top_k else {"return_token_ids": True}
-        return body | ({"logit_bias": {str(i): BAN for i in sorted(question.ban)}} if question.ban else {})
+        return body | ({"logit_bias": biases(question.ban)} if question.ban else {})
 
 
 # Hosted services have no route of their own that answers for nothing: this one is named.
@@ -82,7 +72,9 @@ SPEC = DialectSpec("fireworks", Fireworks)
 @guarded
 def read_scores(question: ScoreQuestion, reply: Json) -> Scores:
     """Read the rows that were due, counted from the end. Raises BadReply, MissingCapability."""
-    told = _content(choice_of(reply))
+    told = (choice_of(reply).get("logprobs") or {}).get("content")
+    if told is None:
+        raise MissingCapability(NO_SCORES)
     if len(told) != len(question.span) + 1:
         msg = f"the endpoint gave {len(told)} rows for {len(question.span)} tokens and the one after"
         raise BadReply(msg)
@@ -93,29 +85,15 @@ def read_scores(question: ScoreQuestion, reply: Json) -> Scores:
     return Scores(tuple(rows), read_usage(reply))
 
 
-@guarded
-def read_chunk(reply: Json, top_k: int) -> Chunk:
-    """Read one event of a continuation."""
-    choice, usage = event_of(reply)
-    if choice is None:
-        return Chunk(usage=usage)
+def read_choice(choice: Json, top_k: int) -> Written:
+    """Read the tokens of a continuation, with their rows if they were asked for."""
     text, told = str(choice.get("text") or ""), (choice.get("logprobs") or {}).get("content") or []
     if not top_k:
         ids = id_list(choice.get("token_ids") or [])
-        return Chunk(ids, (None,) * len(ids), text, finish_of(choice.get("finish_reason")), usage)
+        return ids, [None] * len(ids), text
     if text and not told:
         raise MissingCapability(NO_ROWS)
-    ids = tuple(count(entry["token_id"]) for entry in told)
-    return Chunk(ids, tuple(_row(e, top_k) for e in told), text, finish_of(choice.get("finish_reason")), usage)
-
-
-def _content(choice: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    told = (choice.get("logprobs") or {}).get("content")
-    if told is None:
-        msg = "the endpoint answered without log-probabilities: it cannot score a draft"
-        raise MissingCapability(msg)
-    listed: Sequence[Mapping[str, Any]] = told
-    return listed
+    return tuple(count(entry["token_id"]) for entry in told), [_row(entry, top_k) for entry in told], text
 
 
 def _row(entry: Mapping[str, Any], top_k: int) -> TopK:

@@ -18,15 +18,13 @@ The server must be started with ``--logits_all true``. Shapes: ``llama_cpp/serve
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, OpenAi, Post, ScoreFlow
+from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, OpenAi, Post, ScoreFlow, biases, drawn
 from hybrid.cloud.dialects.reading import choice_of, guarded, read_usage
-from hybrid.cloud.dialects.text_tokens import TextVocabulary, max_usage_in_bytes, read_written, row_by_text
-from hybrid.cloud.dialects.vllm import BAN
+from hybrid.cloud.dialects.text_tokens import TextVocabulary, read_written, row_by_text
 from hybrid.cloud.port import Capabilities, ModelQuestion, ScoreQuestion, Scores, WriteQuestion, final_usage
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
@@ -52,8 +50,7 @@ class LlamaCppPython(OpenAi):
         text = None if span is None else self._text(question.prefix + span)
         if span is None or text is None:
             return Scores((), NO_USAGE)  # the prefix ends inside a character: nothing can be asked about it
-        never = {str(token): BAN for token in sorted(words.end_ids)}
-        reply = yield self._ask(text, question.top_k, echo=True, logit_bias=never)
+        reply = yield self._ask(text, question.top_k, echo=True, logit_bias=biases(words.end_ids))
         usage = self._charged(reply, question.prefix + span)
         rows: list[TopK] = []
         asked = 0
@@ -74,8 +71,11 @@ class LlamaCppPython(OpenAi):
 
     def max_usage(self, question: ModelQuestion) -> CloudUsage:
         """One token per byte; a check may ask again."""
-        again = AGAIN if isinstance(question, ScoreQuestion) else 0
-        return max_usage_in_bytes(self.setup.text_tokens, question, requests=1 + again)
+        most = self.setup.text_tokens.max_tokens
+        if isinstance(question, WriteQuestion):
+            return CloudUsage(most(question.prefix), question.limit)
+        times = 1 + AGAIN
+        return CloudUsage(times * most(question.prefix + question.span), times, requests=times)
 
     def min_usage(self, question: ModelQuestion) -> CloudUsage:
         """Return the tokens that are sent, spelled; a span may end inside a character, which is not."""
@@ -92,9 +92,9 @@ class LlamaCppPython(OpenAi):
             return None
         body = self._body(text, question.limit, question.top_k, question.sampling)
         if question.ban:
-            body["logit_bias"] = {str(token): BAN for token in sorted(question.ban)}
+            body["logit_bias"] = biases(question.ban)
         read = partial(read_written, self.setup.text_tokens, top_k=question.top_k)
-        return ContinuationRequest(self._continuation(COMPLETIONS, body), read)
+        return ContinuationRequest(Post(COMPLETIONS, body), read)
 
     def _text(self, ids: Ids) -> str | None:
         """Return what to send: the server puts the opening token before it by itself."""
@@ -111,14 +111,10 @@ class LlamaCppPython(OpenAi):
             raise MissingCapability(msg)
         body = {"model": self.setup.model, "prompt": text, "max_tokens": max_tokens}
         body |= {"logprobs": top_k} if top_k else {}
-        drawn = {
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "min_p": sampling.min_p**temperature,
-            "seed": sampling.seed,
+        body |= drawn(sampling, "temperature", "top_k", "top_p", "min_p", "seed") | {
+            "min_p": sampling.min_p**temperature
         }
-        return body | drawn | {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+        return body | {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 
 
 SPEC = DialectSpec(
@@ -159,17 +155,12 @@ def _echoed(words: TextVocabulary, question: ScoreQuestion, span: Ids, reply: An
     if read_usage(reply).prompt_tokens != prompt or generated not in {0, 1}:
         return []
     echoed = tokens[len(tokens) - generated - len(span) : len(tokens) - generated]
-    if any(
-        theirs and theirs != words.bytes_of([ours]).decode("utf-8", "ignore") for theirs, ours in _pairs(echoed, span)
-    ):
+    pairs = zip(echoed, span, strict=True)
+    if any(theirs and theirs != words.bytes_of([ours]).decode("utf-8", "ignore") for theirs, ours in pairs):
         return []
     first = len(tops) - len(span) - 1
     due = min(question.num_rows, len(span) + 1)
     return [row_by_text(words, tops[first + i], tokens[first + i], question.top_k) for i in range(due)]
-
-
-def _pairs(echoed: Sequence[str], span: Ids) -> Iterator[tuple[str, int]]:
-    return zip(echoed, span, strict=True)
 
 
 def _end(words: TextVocabulary, text: Ids) -> int:

@@ -1,7 +1,7 @@
 """llama.cpp's own server, ``/completion``: token ids in, raw log-probabilities of the whole vocabulary out.
 
-The server scores no prompt; a draft is scored by one of ``scoring_methods``. Shapes: ``tools/server/README.md`` and
-``server-task.cpp`` of llama.cpp. Seen running: xllamacpp 2026.10.11549.
+The server scores no prompt; a draft is scored by having it write (``WritingDialect``). Shapes:
+``tools/server/README.md`` and ``server-task.cpp`` of llama.cpp. Seen running: xllamacpp 2026.10.11549.
 
 - *forced*: a grammar of token literals (``<[id]>``, ``grammars/README.md``) forces the draft; the rows are those of
   the unmodified model. After the grammar's last token only an end token may follow, and its row is the row after the
@@ -17,20 +17,21 @@ of its last one alone; a stream names that one alone, too, and the others are kn
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 from typing import Any
 
-from hybrid.cloud.dialects import scoring_methods
-from hybrid.cloud.dialects.dialect import ContinuationRequest, Dialect, DialectSpec, Json, Post, ScoreFlow
+from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, Json, Post, ScoreFlow, WritingDialect, drawn
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
+    OTHER_TOKENS,
     count,
     fields_of,
     guarded,
     id_list,
+    known_rows,
     number,
     raise_error_in,
     read_tokens,
@@ -38,17 +39,17 @@ from hybrid.cloud.dialects.reading import (
     usage_of,
 )
 from hybrid.cloud.dialects.text_tokens import TextVocabulary
-from hybrid.cloud.port import Capabilities, Chunk, ModelQuestion, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.port import Capabilities, Chunk, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
-from hybrid.types import NO_USAGE, CloudUsage, Ids, Message
+from hybrid.types import NO_USAGE, CloudUsage, Ids, Message, Sampling
 
 COMPLETION, PROPS = "/completion", "/props"
 FINISH = {"eos": "stop", "word": "stop", "limit": "length"}
 
 
 @dataclass(frozen=True)
-class LlamaServer(Dialect):
+class LlamaServer(WritingDialect):
     """The dialect of ``/completion``."""
 
     can: Capabilities = Capabilities(
@@ -58,25 +59,6 @@ class LlamaServer(Dialect):
         keeps_cache=True,
         tells_cache=True,
     )
-
-    def _score(self, question: ScoreQuestion) -> ScoreFlow:
-        if self.can.scoring_method == "prefixes":
-            return scoring_methods.prefixes(self, question)
-        return (
-            scoring_methods.generate(self, question)
-            if self.can.scoring_method == "generate"
-            else self._forced(question)
-        )
-
-    def max_usage(self, question: ModelQuestion) -> CloudUsage:
-        """Nothing cached; what is written runs to its limit."""
-        if isinstance(question, ScoreQuestion):
-            return scoring_methods.max_usage_by(self.can.scoring_method, question)
-        return super().max_usage(question)
-
-    def min_usage(self, question: ModelQuestion) -> CloudUsage:
-        """Return the ids that are sent."""
-        return scoring_methods.min_usage_by(self.can.scoring_method, question)
 
     def check_usage(self, question: ScoreQuestion, reply: Any) -> CloudUsage:  # noqa: ARG002  (others need the question)
         """Return what is told of all prompts, and no fewer tokens than are shown."""
@@ -103,10 +85,11 @@ class LlamaServer(Dialect):
         words = self.setup.text_tokens
         return [read_chunk(part, words, question.top_k) for part, question in zip(replies, questions, strict=True)]
 
-    def _forced(self, question: ScoreQuestion) -> ScoreFlow:
+    def _score_at_once(self, question: ScoreQuestion) -> ScoreFlow:
+        """Force the draft by a grammar."""
         forced = tuple(takewhile(partial(_nameable, self.setup.text_tokens), question.span))
         num_rows = min(question.num_rows, len(forced) + 1)
-        write = WriteQuestion(question.prefix, num_rows, question.top_k, scoring_methods.GREEDY)
+        write = WriteQuestion(question.prefix, num_rows, question.top_k, Sampling())
         body = self._body(list(question.prefix), write) | {"samplers": []}
         if forced:
             body["grammar"] = "root ::= " + " ".join(f"<[{token}]>" for token in forced)
@@ -114,10 +97,9 @@ class LlamaServer(Dialect):
         if chunk.ids[: len(forced)] != forced:
             msg = "the endpoint did not write the draft it was held to"
             raise MissingCapability(msg)
-        return Scores(tuple(_known(chunk.rows[:num_rows])), scoring_methods.sum_usage(self, [write], [chunk]))
+        return Scores(known_rows(chunk.rows[:num_rows]), self.sum_usage([write], [chunk]))
 
     def _body(self, prompt: list[int] | list[list[int]], question: WriteQuestion) -> dict[str, Any]:
-        sampling = question.sampling
         body: dict[str, Any] = {
             "model": self.setup.model,
             "prompt": prompt,
@@ -127,11 +109,7 @@ class LlamaServer(Dialect):
             "cache_prompt": True,
             # As vLLM applies them; what is not listed (penalties, dry, xtc) is not applied.
             "samplers": ["temperature", "min_p", "top_k", "top_p"],
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "min_p": sampling.min_p,
-            "seed": sampling.seed,
+            **drawn(question.sampling, "temperature", "top_k", "top_p", "min_p", "seed"),
         }
         return body | ({"logit_bias": [[token, False] for token in sorted(question.ban)]} if question.ban else {})
 
@@ -196,13 +174,6 @@ def _nameable(words: TextVocabulary, token: int) -> bool:
     return token not in words.end_ids and not text.startswith("\0")
 
 
-def _known(rows: Sequence[TopK | None]) -> Iterator[TopK]:
-    for row in rows:
-        if row is None:
-            return
-        yield row
-
-
 @guarded
 def read_chunk(reply: Json, words: TextVocabulary, top_k: int, num_read: int = 0) -> Chunk:
     """Read a reply, or one event of a stream: tokens with their rows; the last event says why it ended.
@@ -235,8 +206,7 @@ def _rows(ids: Ids, told: object, words: TextVocabulary, top_k: int) -> tuple[To
     for entry in told:
         end = next((end for end in range(len(rows), len(ids)) if _spells(words, ids[len(rows) : end + 1], entry)), None)
         if end is None:
-            msg = "the endpoint's rows are not those of its tokens"
-            raise BadReply(msg)
+            raise BadReply(OTHER_TOKENS)
         rows += [*[None] * (end - len(rows)), _row(ids[end], entry, top_k)]
     rest = ids[len(rows) :]
     if rest and words.text_of(rest) is not None:

@@ -17,25 +17,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hybrid.cloud.dialects import scoring_methods
-from hybrid.cloud.dialects.dialect import (
-    ContinuationRequest,
-    Dialect,
-    DialectSpec,
-    Json,
-    Post,
-    ReadEvent,
-    ScoreFlow,
-)
+from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, Json, Post, ReadEvent, WritingDialect, drawn
 from hybrid.cloud.dialects.reading import NO_ROWS, finish_of, guarded, raise_error_in, usage_of
-from hybrid.cloud.dialects.text_tokens import (
-    TextVocabulary,
-    max_usage_in_bytes,
-    only_documented,
-    read_content,
-    split_text,
-)
-from hybrid.cloud.port import Capabilities, Chunk, ModelQuestion, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.dialects.text_tokens import TextVocabulary, only_documented, read_content
+from hybrid.cloud.port import Capabilities, Chunk, ScoreQuestion, WriteQuestion
 from hybrid.errors import MissingCapability
 from hybrid.types import NO_USAGE, CloudUsage
 
@@ -43,7 +28,7 @@ GENERATE, VERSION, TAGS = "/api/generate", "/api/version", "/api/tags"
 
 
 @dataclass(frozen=True)
-class Ollama(Dialect):
+class Ollama(WritingDialect):
     """The dialect of ``/api/generate``."""
 
     can: Capabilities = Capabilities(
@@ -54,23 +39,6 @@ class Ollama(Dialect):
         most_k=20,
         keeps_cache=True,
     )
-
-    def _score(self, question: ScoreQuestion) -> ScoreFlow:
-        """Let the model write on, and compare."""
-        if self.setup.text_tokens.text_of(question.prefix) is None:
-            return Scores((), NO_USAGE)
-        return (yield from scoring_methods.generate(self, question))
-
-    def max_usage(self, question: ModelQuestion) -> CloudUsage:
-        """One token per byte."""
-        if isinstance(question, ScoreQuestion):
-            most = self.setup.text_tokens.max_tokens
-            return scoring_methods.max_usage_by(self.can.scoring_method, question, tokens=most)
-        return max_usage_in_bytes(self.setup.text_tokens, question, requests=1)
-
-    def min_usage(self, question: ModelQuestion) -> CloudUsage:
-        """Return the tokens that are sent, spelled."""
-        return scoring_methods.min_usage_by(self.can.scoring_method, question)
 
     def check_usage(self, question: ScoreQuestion, reply: Any) -> CloudUsage:  # noqa: ARG002  (others need the question)
         """Return what is told."""
@@ -95,14 +63,9 @@ class Ollama(Dialect):
 
     def _body(self, question: WriteQuestion) -> dict[str, Any]:
         only_documented(question)
-        sampling = question.sampling
         options = {
             "num_predict": question.limit,
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "min_p": sampling.min_p,
-            "seed": sampling.seed,
+            **drawn(question.sampling, "temperature", "top_k", "top_p", "min_p", "seed"),
             "typical_p": 1.0,
             "repeat_penalty": 1.0,
             "presence_penalty": 0.0,
@@ -124,13 +87,10 @@ def read_line(words: TextVocabulary, reply: Json, top_k: int) -> Chunk:
     text, told = str(reply.get("response") or ""), reply.get("logprobs")
     if text and top_k and told is None:
         raise MissingCapability(NO_ROWS)
-    ids, rows, read = read_content(words, text, told or [], top_k)
-    rest = split_text(words, text[read:])
-    every = (*rows, *[None] * len(rest))
+    ids, rows, _ = read_content(words, text, told or [], top_k)
     if not reply["done"]:
-        return Chunk(ids + rest, every, text)
-    finish = finish_of(reply.get("done_reason")) or "stop"
-    return Chunk(ids + rest, every, text, finish, _usage(reply))
+        return Chunk(ids, tuple(rows), text)
+    return Chunk(ids, tuple(rows), text, finish_of(reply.get("done_reason")) or "stop", _usage(reply))
 
 
 def _usage(reply: Json) -> CloudUsage:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
 
-from hybrid.cloud.port import REFUSED
+from hybrid.cloud.port import REFUSED, Chunk
 from hybrid.cloud.statuses import status_error
 from hybrid.errors import BadReply, MissingCapability, to_one_line
 from hybrid.prob import NotADistribution, TopK
@@ -19,7 +19,14 @@ R = TypeVar("R")
 # More tokens than any request holds: 128 answers, the most that services take, to the longest context that is published
 # (10 million tokens) are fewer. A higher number counts no tokens.
 MOST_TOKENS = 2**31
+# What services call how much of a prompt they wrote to their cache: OpenAI from GPT-5.6 on and OpenRouter; LiteLLM;
+# Anthropic, and Alibaba's compatible mode.
+CACHE_WRITES = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
 NO_ROWS = "the endpoint wrote without log-probabilities; hybrid probe tells which policies can do without"
+NO_SCORES = "the endpoint answered without log-probabilities: it cannot score a draft"
+NO_LIST = "the endpoint gave a token without a top-k list: missing, not certain"
+NO_ROW = "the endpoint gave no row (null) for a drafted token"
+OTHER_TOKENS = "the endpoint's rows are not those of its tokens"
 
 
 def guarded(read: Callable[P, R]) -> Callable[P, R]:
@@ -107,21 +114,50 @@ def _status(error: Mapping[str, Any]) -> int | None:
     return 400 if error.get("type") == "invalid_request_error" else None  # OpenAI's codes are words
 
 
-def event_of(reply: Any, most: CloudUsage | None = None) -> tuple[Mapping[str, Any] | None, CloudUsage | None]:
-    """Return an OpenAI-style event's choice and usage; None where it holds none. Raises BadReply for an error."""
+Written: TypeAlias = tuple[Ids, Sequence[TopK | None], str]
+"""What some event of a continuation says was written: tokens, their rows, and their text."""
+
+
+@guarded
+def read_event(read: Callable[[Mapping[str, Any]], Written], reply: Any, most: CloudUsage | None = None) -> Chunk:
+    """Read an OpenAI-style event, or a whole reply: what ``read`` takes from its choice, if it has one, and its usage.
+
+    ``most``: as in ``read_usage``. Raises BadReply for an error inside it.
+    """
     raise_error_in(reply)
     usage = read_usage(reply, most) if reply.get("usage") else None
-    return (choice_of(reply) if reply.get("choices") else None), usage
+    if not reply.get("choices"):
+        return Chunk(usage=usage)
+    choice = choice_of(reply)
+    ids, rows, text = read(choice)
+    return Chunk(ids, tuple(rows), text, finish_of(choice.get("finish_reason")), usage)
+
+
+def one_token(ids: Ids) -> Ids:
+    """Return the one token that was asked for. Raises BadReply."""
+    if len(ids) != 1:
+        msg = f"the endpoint wrote {len(ids)} tokens where 1 was asked for"
+        raise BadReply(msg)
+    return ids
 
 
 def row_of(listed: dict[int, float], token: int, own: float, top_k: int, named: Mapping[int, float] | None) -> TopK:
     """Build the row of a written token. In a list of more than ``top_k`` entries the token was appended."""
     if not listed:
-        msg = "the endpoint gave a token without a top-k list: missing, not certain"
-        raise BadReply(msg)
+        raise BadReply(NO_LIST)
     if len(listed) > top_k and token in listed:
         listed = {i: lp for i, lp in listed.items() if i != token}
     return TopK.from_lists(listed, (token, own), named)
+
+
+def known_rows(rows: Iterable[TopK | None]) -> tuple[TopK, ...]:
+    """Return the rows up to the first that is missing."""
+    known: list[TopK] = []
+    for row in rows:
+        if row is None:
+            break
+        known.append(row)
+    return tuple(known)
 
 
 def rows_for(rows: object, ids: Ids) -> list[Any]:
@@ -175,15 +211,15 @@ def read_usage(reply: Any, most: CloudUsage | None = None) -> CloudUsage:
     """
     usage, details = fields_of(reply, "usage"), fields_of(reply, "usage", "prompt_tokens_details")
     thought = _count_or_none(fields_of(reply, "usage", "completion_tokens_details").get("reasoning_tokens")) or 0
-    prompt, written, total = (
+    prompt, written, total = [
         _count_or_none(usage.get(name)) or 0 for name in ("prompt_tokens", "completion_tokens", "total_tokens")
-    )
+    ]
     written += thought if thought > written else 0
     if prompt:
         limit = (most and most.completion_tokens) or MOST_TOKENS
         written = max(written, min(total - prompt, limit))
-    writes = [_count_or_none(at.get(name)) for at, name in _cache_writes(usage, details)]
-    most_writes = max((each for each in writes if each is not None), default=None)
+    told_writes = [details.get(name) for name in CACHE_WRITES] + [usage.get(CACHE_WRITES[-1])]  # there through LiteLLM
+    most_writes = max([writes for each in told_writes if (writes := _count_or_none(each)) is not None], default=None)
     told = usage_of(prompt, written, details.get("cached_tokens"), cache_writes=most_writes, reasoning=thought)
     return told if prompt or not total or most is None else _with_total(told, total, most)
 
@@ -193,16 +229,6 @@ def _with_total(told: CloudUsage, total: int, most: CloudUsage) -> CloudUsage:
     completion = told.completion_tokens or min(total, most.completion_tokens)
     prompt = max(0, min(total - told.completion_tokens, most.prompt_tokens))
     return told.at_least(CloudUsage(prompt, completion).assumed)
-
-
-def _cache_writes(usage: Mapping[str, Any], details: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], str]]:
-    """Return where services tell how much of a prompt they wrote to their cache, beside other services' names."""
-    return [
-        (details, "cache_write_tokens"),  # OpenAI from GPT-5.6 on, OpenRouter
-        (details, "cache_creation_tokens"),  # LiteLLM
-        (details, "cache_creation_input_tokens"),  # Alibaba's compatible mode
-        (usage, "cache_creation_input_tokens"),  # Anthropic's own name, as LiteLLM passes it on
-    ]
 
 
 def fields_of(reply: Any, *path: str | int) -> Mapping[str, Any]:

@@ -20,9 +20,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import ContinuationRequest, Dialect, DialectSpec, Json, Post, ScoreFlow
+from hybrid.cloud.dialects.dialect import (
+    ContinuationRequest,
+    Dialect,
+    DialectSpec,
+    Json,
+    Post,
+    ScoreFlow,
+    biases,
+    drawn,
+)
 from hybrid.cloud.dialects.reading import (
+    NO_ROW,
     NO_ROWS,
+    OTHER_TOKENS,
     count,
     fields_of,
     finish_of,
@@ -33,7 +44,7 @@ from hybrid.cloud.dialects.reading import (
     rows_for,
     usage_of,
 )
-from hybrid.cloud.dialects.vllm import BAN, TOKENIZE_ROUTE
+from hybrid.cloud.dialects.vllm import TOKENIZE_ROUTE
 from hybrid.cloud.port import Capabilities, Chunk, ModelQuestion, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability, to_one_line
 from hybrid.prob import TopK
@@ -93,22 +104,10 @@ def score_body(question: ScoreQuestion, salt: str | None) -> dict[str, Any]:
 
 def write_body(question: WriteQuestion, salt: str | None) -> dict[str, Any]:
     """Ask for a continuation."""
-    sampling = question.sampling
-    drawn: dict[str, Any] = {
-        "max_new_tokens": question.limit,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k or -1,
-        "min_p": sampling.min_p,
-        "sampling_seed": sampling.seed,
-    }
-    if question.ban:
-        drawn["logit_bias"] = {str(token): BAN for token in sorted(question.ban)}
-    body: dict[str, Any] = {
-        "input_ids": list(question.prefix),
-        "sampling_params": drawn,
-        "stream": True,
-    }
+    sampling = {"max_new_tokens": question.limit, **drawn(question.sampling, "temperature", "top_p", "top_k", "min_p")}
+    sampling |= {"top_k": question.sampling.top_k or -1, "sampling_seed": question.sampling.seed}
+    sampling |= {"logit_bias": biases(question.ban)} if question.ban else {}
+    body: dict[str, Any] = {"input_ids": list(question.prefix), "sampling_params": sampling, "stream": True}
     if question.top_k:
         body |= {"return_logprob": True, "top_logprobs_num": question.top_k}
     return body | ({"cache_salt": salt} if salt else {})
@@ -141,11 +140,9 @@ def read_scores(question: ScoreQuestion, reply: Json) -> Scores:
 
 def _row(token: int, own: Sequence[Any], top: Sequence[Any] | None, named: Sequence[Any] | None) -> TopK:
     if top is None or own[0] is None:
-        msg = "the endpoint gave no row (null) for a drafted token"
-        raise BadReply(msg)
+        raise BadReply(NO_ROW)
     if own[1] != token:
-        msg = "the endpoint's rows are not those of its tokens"
-        raise BadReply(msg)
+        raise BadReply(OTHER_TOKENS)
     return TopK.from_lists(_listed(top), (token, number(own[0])), _listed(named or ()))
 
 
@@ -168,17 +165,25 @@ class _SglangEvents:
     """Reads the events of one stream, each of which may repeat all before it."""
 
     def __init__(self, question: WriteQuestion) -> None:
-        self.told = question.top_k > 0
+        self._told = question.top_k > 0
         self._seen: Ids = ()
         self._text = ""
 
+    @guarded
     def __call__(self, reply: Any) -> Chunk:
-        return self._read(reply)
+        raise_error_in(reply)
+        told = reply["meta_info"]
+        ids = id_list(reply["output_ids"])
+        known, text = self._new(ids, reply.get("text") or "", told.get("completion_tokens"))
+        reason = told.get("finish_reason") or {}
+        if reason.get("type") == "abort":
+            msg = f"the endpoint broke off: {to_one_line(reason.get('message'))}"
+            raise BadReply(msg)
+        finish = finish_of(reason.get("type"))
+        rows = _written_rows(ids, told, known) if ids and self._told else [None] * len(ids[known:])
+        return Chunk(ids[known:], tuple(rows), text, finish, _usage(told) if finish else None)
 
-    def _read(self, reply: Any) -> Chunk:
-        return _read_event(reply, self)
-
-    def new(self, ids: Ids, text: str, total: object) -> tuple[int, str]:
+    def _new(self, ids: Ids, text: str, total: object) -> tuple[int, str]:
         """Return how many of these ids were told before, and what of the text is new.
 
         They repeat those before unless they are others, or the server's count (``total``) says that they come on top.
@@ -188,21 +193,6 @@ class _SglangEvents:
         fresh = text.removeprefix(self._text) if repeats else text
         self._seen, self._text = (ids if repeats else self._seen + ids), self._text + fresh
         return (known if repeats else 0), fresh
-
-
-@guarded
-def _read_event(reply: Any, stream: _SglangEvents) -> Chunk:
-    raise_error_in(reply)
-    told = reply["meta_info"]
-    ids = id_list(reply["output_ids"])
-    known, text = stream.new(ids, reply.get("text") or "", told.get("completion_tokens"))
-    reason = told.get("finish_reason") or {}
-    if reason.get("type") == "abort":
-        msg = f"the endpoint broke off: {to_one_line(reason.get('message'))}"
-        raise BadReply(msg)
-    finish = finish_of(reason.get("type"))
-    rows = _written_rows(ids, told, known) if ids and stream.told else [None] * len(ids[known:])
-    return Chunk(ids[known:], tuple(rows), text, finish, _usage(told) if finish else None)
 
 
 def _written_rows(ids: Ids, told: Json, known: int) -> list[TopK]:

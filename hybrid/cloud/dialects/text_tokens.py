@@ -1,4 +1,4 @@
-"""Tokens, rows and continuations that are named by text, and the most that asking in text may cost.
+"""Tokens, rows and continuations that are named by text.
 
 A text may match no local token (part of a character, a token of another vocabulary) or several (control tokens, which
 many servers print as the empty text; tokens of one text are one entry). Such a text names no token and is never
@@ -8,17 +8,17 @@ guessed: in a row its mass counts as hidden and becomes the row's cap, since any
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations, pairwise
 from typing import Any
 
-from hybrid.cloud.dialects.reading import NO_ROWS, choice_of, finish_of, guarded, number, read_usage
-from hybrid.cloud.port import Chunk, ModelQuestion, ScoreQuestion, WriteQuestion
+from hybrid.cloud.dialects.reading import NO_LIST, NO_ROWS, Written, choice_of, finish_of, guarded, number, read_usage
+from hybrid.cloud.port import Chunk, WriteQuestion
 from hybrid.cloud.prompt_bounds import max_bytes
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
-from hybrid.types import CloudUsage, Ids, Vocabulary
+from hybrid.types import Ids, Vocabulary
 
 # Bytes of a piece that is looked for; longer ones are runs of white space, which shorter ones spell too.
 LONGEST = 48
@@ -128,14 +128,6 @@ def row_by_text(words: TextVocabulary, listed: Mapping[str, Any], own: str, top_
     return (TopK.from_lists(top, named=named, hidden=hidden) if top else None), hidden
 
 
-def max_usage_in_bytes(words: TextVocabulary, question: ModelQuestion, requests: int) -> CloudUsage:
-    """Return the most that requests in text are charged: each the whole prompt anew."""
-    if isinstance(question, ScoreQuestion):
-        prompt = words.max_tokens(question.prefix + question.span)
-        return CloudUsage(requests * prompt, requests, requests=requests)
-    return CloudUsage(requests * words.max_tokens(question.prefix), question.limit)
-
-
 @guarded
 def read_written(words: TextVocabulary, reply: Any, top_k: int) -> Chunk:
     """Read a continuation in one piece, with the legacy arrays if they are there: its tokens, as its text spells them.
@@ -149,9 +141,8 @@ def read_written(words: TextVocabulary, reply: Any, top_k: int) -> Chunk:
         return Chunk(finish=finish or "length", usage=read_usage(reply))
     if top_k and not isinstance(logprobs, dict):
         raise MissingCapability(NO_ROWS)
-    ids, rows, read = named_tokens(words, text, logprobs or {}, top_k)
-    rest = split_text(words, text[read:])
-    return Chunk(ids + rest, (*rows, *[None] * len(rest)), text, finish or "length", read_usage(reply))
+    ids, rows, _ = read_arrays(words, text, logprobs or {}, top_k)
+    return Chunk(ids, tuple(rows), text, finish or "length", read_usage(reply))
 
 
 def only_documented(question: WriteQuestion, *fields: str) -> None:
@@ -174,44 +165,48 @@ def split_text(words: TextVocabulary, text: str) -> Ids:
     return ids
 
 
-def named_tokens(
-    words: TextVocabulary, text: str, logprobs: Mapping[str, Any], top_k: int
-) -> tuple[Ids, list[TopK | None], int]:
-    """Return the tokens that the arrays name, from the text's beginning on, their rows, and how much they spell."""
+def read_arrays(words: TextVocabulary, text: str, logprobs: Mapping[str, Any], top_k: int) -> Written:
+    """Return the tokens of a text, with the rows that the arrays hold of those that they name."""
+
+    def row(_: int, piece: str, top: object) -> TopK | None:
+        if not isinstance(top, dict) or not top:
+            raise BadReply(NO_LIST)
+        return row_by_text(words, top, piece, top_k)[0]
+
+    pairs = zip(logprobs.get("tokens") or [], logprobs.get("top_logprobs") or [], strict=True)
+    return _spelled(words, text, ((piece, words.id_of(piece), top) for piece, top in pairs), row)
+
+
+def _spelled(
+    words: TextVocabulary,
+    text: str,
+    listed: Iterable[tuple[str, int | None, Any]],
+    row: Callable[[int, str, Any], TopK | None],
+) -> Written:
+    """Return the tokens that spell a text: those ``listed`` from its beginning on, each with its text, id and row.
+
+    From the first that names no token, or is not the text's, the local tokeniser splits the rest, which has no rows.
+    """
     ids: list[int] = []
     rows: list[TopK | None] = []
     read = 0
-    for piece, top in zip(logprobs.get("tokens") or [], logprobs.get("top_logprobs") or [], strict=True):
-        token = words.id_of(piece)
-        if token is None or not text.startswith(piece, read):
+    for piece, token, entry in listed:
+        if token is None or not piece or not text.startswith(piece, read):
             break
-        if not isinstance(top, dict) or not top:
-            msg = "the endpoint gave a token without a top-k list: missing, not certain"
-            raise BadReply(msg)
         ids.append(token)
-        rows.append(row_by_text(words, top, piece, top_k)[0])
+        rows.append(row(token, piece, entry))
         read += len(piece)
-    return tuple(ids), rows, read
+    rest = split_text(words, text[read:])
+    return (*ids, *rest), [*rows, *[None] * len(rest)], text
 
 
 # ---- rows as an object per token with its text, its bytes and its alternatives, as OpenAI's chat lists them -------
 
 
-def read_content(
-    words: TextVocabulary, text: str, content: Sequence[Mapping[str, Any]], top_k: int
-) -> tuple[Ids, list[TopK | None], int]:
-    """Return the tokens that name the text from its beginning on, their rows, and how many characters they spell."""
-    ids: list[int] = []
-    rows: list[TopK | None] = []
-    read = 0
-    for entry in content if top_k else ():
-        token, piece = _listed_id(words, entry), str(entry["token"])
-        if token is None or not piece or not text.startswith(piece, read):
-            break
-        ids.append(token)
-        rows.append(_listed_row(words, token, entry))
-        read += len(piece)
-    return tuple(ids), rows, read
+def read_content(words: TextVocabulary, text: str, content: Sequence[Mapping[str, Any]], top_k: int) -> Written:
+    """Return the tokens of a text, with the rows of those that the objects name."""
+    listed = ((str(entry["token"]), _listed_id(words, entry), entry) for entry in (content if top_k else ()))
+    return _spelled(words, text, listed, lambda token, _, entry: _listed_row(words, token, entry))
 
 
 def _listed_id(words: TextVocabulary, entry: Mapping[str, Any]) -> int | None:
@@ -225,8 +220,7 @@ def _listed_id(words: TextVocabulary, entry: Mapping[str, Any]) -> int | None:
 def _listed_row(words: TextVocabulary, token: int, entry: Mapping[str, Any]) -> TopK | None:
     """Build a row; what it lists without naming a token of ours is hidden mass. None where it names no token at all."""
     if not entry.get("top_logprobs"):
-        msg = "the endpoint gave a token without a top-k list: missing, not certain"
-        raise BadReply(msg)
+        raise BadReply(NO_LIST)
     top: dict[int, float] = {}
     hidden = 0.0
     for other in entry["top_logprobs"]:

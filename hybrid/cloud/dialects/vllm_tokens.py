@@ -26,21 +26,21 @@ from typing import Any, Self, TypedDict
 import numpy as np
 from msgspec import Raw
 
-from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, Json, OpenAi, Post, ScoreFlow
+from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, Json, OpenAi, Post, ScoreFlow, biases, drawn
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
+    Written,
     choice_of,
     count,
-    event_of,
-    finish_of,
     guarded,
     id_list,
     number,
+    one_token,
     read_usage,
     rows_for,
 )
-from hybrid.cloud.dialects.vllm import BAN, TOKENIZE_ROUTE, chat_route, due_rows, ranked_row
-from hybrid.cloud.port import Capabilities, Chunk, ModelQuestion, ScoreQuestion, Scores, WriteQuestion, min_usage
+from hybrid.cloud.dialects.vllm import TOKENIZE_ROUTE, chat_route, due_rows, ranked_row
+from hybrid.cloud.port import Capabilities, ModelQuestion, ScoreQuestion, Scores, WriteQuestion, min_usage
 from hybrid.errors import BadReply, CloudError, MissingCapability
 from hybrid.prob import Floats, TopK
 from hybrid.types import NO_USAGE, CloudUsage, Ids
@@ -114,7 +114,7 @@ class VllmTokens(OpenAi):
 
     def _write(self, question: WriteQuestion) -> ContinuationRequest | None:
         body = write_body(question, self.setup.model, self.setup.salt)
-        return ContinuationRequest(self._continuation(GENERATE, body), partial(read_chunk, top_k=question.top_k))
+        return self._continuation(GENERATE, body, partial(read_choice, top_k=question.top_k))
 
     def learn_from_error(self, question: ModelQuestion, error: CloudError) -> Self:
         """Learn too that no candidates can be asked about: the V1 model runner refuses the field by its name."""
@@ -129,14 +129,14 @@ SPEC = DialectSpec("vllm-tokens", VllmTokens, tokenize_route=TOKENIZE_ROUTE, cha
 
 def score_body(question: ScoreQuestion, model: str, salt: str | None) -> dict[str, Any]:
     """Ask for the rows of a draft."""
-    drawn: dict[str, Any] = {"max_tokens": 1, "temperature": 0.0, "logprobs": question.top_k}
+    sampling: dict[str, Any] = {"max_tokens": 1, "temperature": 0.0, "logprobs": question.top_k}
     if question.span:
-        drawn["prompt_logprobs"] = question.top_k
+        sampling["prompt_logprobs"] = question.top_k
     if wanted := _wanted(question):
         width = max(map(len, wanted))
-        drawn["prompt_logprob_start"] = len(question.prefix) - 1
-        drawn[CANDIDATES] = [[*row, *[NO_TOKEN] * (width - len(row))] for row in wanted]
-    return _body(model, question.prefix + question.span, drawn, salt)
+        sampling["prompt_logprob_start"] = len(question.prefix) - 1
+        sampling[CANDIDATES] = [[*row, *[NO_TOKEN] * (width - len(row))] for row in wanted]
+    return _body(model, question.prefix + question.span, sampling, salt)
 
 
 def proof_body(question: ScoreQuestion, model: str, salt: str | None) -> dict[str, Any]:
@@ -153,24 +153,14 @@ def _wanted(question: ScoreQuestion) -> tuple[Ids, ...]:
 
 def write_body(question: WriteQuestion, model: str, salt: str | None) -> dict[str, Any]:
     """Ask for a continuation."""
-    sampling = question.sampling
-    drawn: dict[str, Any] = {
-        "max_tokens": question.limit,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "min_p": sampling.min_p,
-        "seed": sampling.seed,
-    }
-    if question.top_k:
-        drawn["logprobs"] = question.top_k
-    if question.ban:
-        drawn["logit_bias"] = {str(token): BAN for token in sorted(question.ban)}
-    return _body(model, question.prefix, drawn, salt)
+    sampling = {"max_tokens": question.limit} | drawn(question.sampling)
+    sampling |= {"logprobs": question.top_k} if question.top_k else {}
+    sampling |= {"logit_bias": biases(question.ban)} if question.ban else {}
+    return _body(model, question.prefix, sampling, salt)
 
 
-def _body(model: str, prompt: Ids, drawn: Json, salt: str | None) -> dict[str, Any]:
-    body: dict[str, Any] = {"model": model, "token_ids": list(prompt), "sampling_params": drawn}
+def _body(model: str, prompt: Ids, sampling: Json, salt: str | None) -> dict[str, Any]:
+    body: dict[str, Any] = {"model": model, "token_ids": list(prompt), "sampling_params": sampling}
     return body | ({"cache_salt": salt} if salt else {})
 
 
@@ -204,11 +194,7 @@ def read_scores(question: ScoreQuestion, reply: Json, *, from_cache: bool = Fals
         for token, entry, beside in zip(question.span, due, named, strict=True):
             rows.append(ranked_row(token, entry, question.top_k, beside))
     if question.after:
-        written = id_list(choice["token_ids"])
-        if len(written) != 1:
-            msg = f"the endpoint wrote {len(written)} tokens where 1 was asked for"
-            raise BadReply(msg)
-        rows += _rows(written, choice.get("logprobs"), question.top_k)
+        rows += _rows(one_token(id_list(choice["token_ids"])), choice.get("logprobs"), question.top_k)
     return Scores(tuple(rows), read_usage(reply))
 
 
@@ -227,15 +213,10 @@ def _named(question: ScoreQuestion, packed: object) -> Sequence[dict[int, float]
     return [dict(zip(ids, map(float, values), strict=False)) for ids, values in zip(wanted, table, strict=True)]
 
 
-@guarded
-def read_chunk(reply: Json, top_k: int) -> Chunk:
-    """Read one event of a continuation."""
-    choice, usage = event_of(reply)
-    if choice is None:
-        return Chunk(usage=usage)
+def read_choice(choice: Json, top_k: int) -> Written:
+    """Read the tokens of a continuation, with their rows if they were asked for."""
     ids = id_list(choice.get("token_ids") or [])
-    rows = _rows(ids, choice.get("logprobs"), top_k) if ids and top_k else [None] * len(ids)
-    return Chunk(ids, tuple(rows), "", finish_of(choice.get("finish_reason")), usage)
+    return ids, _rows(ids, choice.get("logprobs"), top_k) if ids and top_k else [None] * len(ids), ""
 
 
 def _rows(ids: Ids, logprobs: object, top_k: int) -> list[TopK]:
@@ -245,7 +226,8 @@ def _rows(ids: Ids, logprobs: object, top_k: int) -> list[TopK]:
     rows = []
     for token, entry in zip(ids, rows_for(told, ids), strict=True):
         ranked = {
-            count(e["token_id"]): {"logprob": number(e["logprob"]), "rank": e["rank"]} for e in entry["top_logprobs"]
+            str(count(e["token_id"])): {"logprob": number(e["logprob"]), "rank": e["rank"]}
+            for e in entry["top_logprobs"]
         }
-        rows.append(ranked_row(token, {str(i): e for i, e in ranked.items()}, top_k, {}))
+        rows.append(ranked_row(token, ranked, top_k, {}))
     return rows

@@ -32,7 +32,7 @@ from hybrid.cloud import (
     max_usage,
     unrecorded,
 )
-from hybrid.cloud.dialects.vllm import BAN
+from hybrid.cloud.dialects.dialect import BAN
 from hybrid.defer import CriticNumbers
 from hybrid.engine import Cursor, Engine, Worker
 from hybrid.engine.llama import Weights

@@ -97,7 +97,7 @@ async def _measure_server(
                 _refuse_degraded(answers[-1])
             bills[arm.name] = [answer.bill.nanousd or 0 for answer in answers]
             if arm is not LARGE:
-                name = f"{behind.measured.dialect.name}: bill of {arm.name} over the large model's own"
+                name = f"{behind.measured.knowledge.dialect.name}: bill of {arm.name} over the large model's own"
                 figures.append(_figure(name, bills[arm.name], bills[LARGE.name], behind.checks))
     return figures
 

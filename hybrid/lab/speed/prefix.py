@@ -201,7 +201,7 @@ async def _measure_lengths(
     text = "".join(map(str, rng.integers(0, 10, max(lengths) + BLOCK)))  # a digit is a token
     checks: dict[int, list[list[_CheckTiming]]] = {length: [] for length in lengths}
     for turn in range(repetitions + 1):
-        where = watched.endpoint.dialect.name if turn else watched.wire.url
+        where = watched.endpoint.knowledge.dialect.name if turn else watched.wire.url
         report_progress(f"{where}: checks after {', '.join(map(str, lengths))} tokens: round {turn} of {repetitions}")
         own = "".join(map(str, rng.integers(0, 10, OWN)))
         for length in lengths:
@@ -209,7 +209,7 @@ async def _measure_lengths(
             await _answer(client, text[: length + turn % BLOCK - OWN] + own)
             if turn:  # the first round fills the server's cache
                 checks[length].append(watched.checks)
-    return _figures(watched.endpoint.dialect.name, checks)
+    return _figures(watched.endpoint.knowledge.dialect.name, checks)
 
 
 async def _answer(client: AsyncClient, prompt: str) -> None:
