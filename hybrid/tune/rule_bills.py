@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from hybrid.defer import DraftSignals
 from hybrid.prob import margin_certificate
-from hybrid.spend import AskPrices, CheckRates
+from hybrid.spend import AskPrices
 from hybrid.tune.bought import BoughtQuestion, BoughtText
 
 # How many of a drafter's tokens the cloud will accept, greedily: told before a drafter is taken.
@@ -194,15 +194,6 @@ def _standing(question: BoughtQuestion, at: int) -> BoughtText:
     least = 2.0 * np.arctanh(np.interp(written.certificates["margin"], _CERTIFIED, _MARGINS))
     own = is_favourite(written.signals)[: len(written)]
     return replace(written, excess=np.where(own, 0.0, np.maximum(written.kl, least)))
-
-
-def check_rates(prices: AskPrices) -> CheckRates:
-    """Return what checking takes beside writing at these prices, for break-evens."""
-    reread = {"uncached": prices.fresh, "cached": prices.cached, "new": 0.0}[prices.scoring]
-    correcting = prices.fresh if prices.scoring == "new" else prices.closing
-    longer = tuple((start, check_rates(each)) for start, each in prices.longer)
-    rates = CheckRates(reread, prices.fresh, correcting + prices.request, prices.written, longer)
-    return rates.by_method(in_one_request=prices.in_one_request)
 
 
 def tokens_before(questions: Sequence[BoughtQuestion]) -> float:
