@@ -25,6 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybrid.defer import DraftSignals
+from hybrid.policy.explanation import plan_bill
+from hybrid.policy.plan import DraftPlan
 from hybrid.prob import margin_certificate
 from hybrid.spend import AskPrices
 from hybrid.tune.bought import BoughtQuestion, BoughtText
@@ -114,13 +116,10 @@ def once(judge: str) -> Rule:
     """Check the whole draft; from its first rejection on the cloud writes, as long as its own answer."""
 
     def follow(question: BoughtQuestion, prices: AskPrices) -> Followed:
-        text = question.judged
-        prompt, num, place = text.signals.prompt_tokens, len(text), text.first_rejection(judge)
-        price, kept = float(prices.check(prompt, num, 0)), ((text, slice(place)),)
-        if place is None:
-            return Followed(price, 1, kept)
-        rest = max(1, len(question.written.signals) - place - 1)
-        return Followed(price + float(prices.write(prompt + place + 1, rest, prompt + place)), 2, kept)
+        text, written = question.judged, len(question.written.signals)
+        place = text.first_rejection(judge)
+        price = plan_bill(DraftPlan("check", len(text)), prices, text.signals.prompt_tokens, written, place)
+        return Followed(price, 1 if place is None else 2, ((text, slice(place)),))
 
     return follow
 
