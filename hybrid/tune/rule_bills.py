@@ -193,8 +193,3 @@ def _standing(question: BoughtQuestion, at: int) -> BoughtText:
     least = 2.0 * np.arctanh(np.interp(written.certificates["margin"], _CERTIFIED, _MARGINS))
     own = is_favourite(written.signals)[: len(written)]
     return replace(written, excess=np.where(own, 0.0, np.maximum(written.kl, least)))
-
-
-def tokens_before(questions: Sequence[BoughtQuestion]) -> float:
-    """Return the tokens before a span, on average: the prompt and half of the answer."""
-    return float(np.mean([each.judged.signals.prompt_tokens + len(each.judged) / 2 for each in questions]))
