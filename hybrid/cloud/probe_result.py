@@ -110,8 +110,8 @@ class ProbeResult:
         if self.scoring_method is None:
             return None
         if price is not None and not price.free:
-            rates = CheckRates.of_price(price, keeps_cache=self.keeps_cache)
-            return rates.by_method(in_one_request=self.scoring_method == "one request")
+            in_one_request = self.scoring_method == "one request"
+            return CheckRates.of_price(price, keeps_cache=self.keeps_cache, in_one_request=in_one_request)
         if self.written_ms is None or self.scored_ms is None or self.check_ms is None:
             return None
         unmeasured = 0.0 if self.keeps_cache else self.scored_ms  # no longer text fitted into its context

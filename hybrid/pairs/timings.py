@@ -6,15 +6,16 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from hybrid.cloud import Capabilities
 from hybrid.engine import num_shared
 from hybrid.pairs.profile import JudgedTokens
+from hybrid.prob import Floats
 from hybrid.record.events import Event, Finished, RequestSent, RequestSettled, SpanDrafted
-from hybrid.spend import AskPrices, CheckRates, Price, TokenTimes
+from hybrid.spend import AskPrices, CheckRates, Price, TokenTimes, tokens_shown
 from hybrid.spend.price import MILLION
 from hybrid.types import CloudUsage, Ids
 
@@ -23,9 +24,8 @@ from hybrid.types import CloudUsage, Ids
 # The law (``tests/run/test_span_tuner.py``): what is learned of a check is what that check took and was charged,
 # whatever other answers did meanwhile.
 #
-# A round of g drafted tokens costs ``overhead + g * per_token``, in seconds or in money. If each token is accepted with
-# the same chance a, and what follows the first that is not falls with it, the round shows 1 + a + ... + a^g tokens:
-# those accepted, and the cloud's own after them (Leviathan et al. 2023, arXiv:2211.17192, section 3.3).
+# A round of g drafted tokens costs ``overhead + g * per_token``, in seconds or in money, and shows those accepted and
+# the cloud's own after them (``spend.tokens_shown``).
 
 # The weight of the newest measurement, and what is believed of acceptance before any: one success in two tries.
 NEWEST = 0.2
@@ -33,6 +33,8 @@ KEPT, TRIED = 1.0, 2.0
 # Caches keep whole blocks, of 16 tokens (vLLM on GPUs) to 128 (on CPUs): after a shorter text a check shows nothing.
 BLOCK = 128
 LONGEST_SPAN = 64
+
+Average = TypeVar("Average", float, Floats)
 
 
 def best_length(acceptance: float, overhead: float, per_token: float, longest: int = LONGEST_SPAN) -> int:
@@ -48,36 +50,8 @@ def best_length(acceptance: float, overhead: float, per_token: float, longest: i
         msg = f"no draft length for an acceptance of {acceptance}, {overhead} a round and {per_token} a token"
         raise ValueError(msg)
     lengths = np.arange(1, longest + 1)
-    shown = np.cumsum(acceptance ** np.arange(longest + 1))[1:]
+    shown = tokens_shown(acceptance, longest + 1)[1:]
     return int(lengths[np.argmax(shown / (overhead + per_token * lengths))])
-
-
-@dataclass(frozen=True)
-class CheckCharge:
-    """What a check is charged beside its span.
-
-    ``full`` and ``cached``: of each token before the span, how often it is charged at either price.
-    """
-
-    full: float
-    cached: float
-    completion: float
-    requests: float
-
-    @classmethod
-    def of(cls, usage: CloudUsage, text_tokens: int, span_tokens: int) -> CheckCharge:
-        """Read it from what a check of a span after a text was charged."""
-        full = max(0, usage.prompt_tokens - span_tokens - usage.cached_tokens)
-        return cls(full / text_tokens, usage.cached_tokens / text_tokens, usage.completion_tokens, usage.requests)
-
-    def averaged(self, now: CheckCharge) -> CheckCharge:
-        """Move towards a newer one."""
-        return CheckCharge(
-            _averaged(self.full, now.full),
-            _averaged(self.cached, now.cached),
-            _averaged(self.completion, now.completion),
-            _averaged(self.requests, now.requests),
-        )
 
 
 class SpanTuner:
@@ -88,7 +62,9 @@ class SpanTuner:
         self._per_token = ms_per_token
         self._round_trip: float | None = None
         self._kept, self._tried = KEPT, TRIED
-        self._charge: CheckCharge | None = None
+        # What a check is charged beside its span: of each token before the span, how often in full and how often as
+        # cached; completion tokens; requests.
+        self._charge: Floats | None = None
         # Of each check that is under way, in any answer: tokens before its span, and tokens of the span.
         self._under_way: dict[str, tuple[int, int]] = {}
 
@@ -115,8 +91,9 @@ class SpanTuner:
     def _checked(self, usage: CloudUsage, ms: float, text_tokens: int, span_tokens: int) -> None:
         self._round_trip = _averaged(self._round_trip, ms)
         if text_tokens >= BLOCK:
-            charge = CheckCharge.of(usage, text_tokens, span_tokens)
-            self._charge = charge if self._charge is None else self._charge.averaged(charge)
+            cached, full = usage.cached_tokens, max(0, usage.prompt_tokens - span_tokens - usage.cached_tokens)
+            charge = [full / text_tokens, cached / text_tokens, usage.completion_tokens, usage.requests]
+            self._charge = _averaged(self._charge, np.array(charge))
 
     def cheap(self, price: Price | None, prefix_tokens: int, *, keeps_cache: bool) -> int | None:
         """Return the draft length with the fewest USD a token; None where no price is known, or nothing costs anything.
@@ -131,9 +108,9 @@ class SpanTuner:
         if charge is None or price.repeated is not None:
             overhead = prefix_tokens * rates.reread + rates.once
         else:
-            there = price.at(prefix_tokens)
-            overhead = prefix_tokens * (charge.full * rates.drafted + charge.cached * there.cached_prompt)
-            overhead += charge.completion * there.completion + charge.requests * price.request * MILLION
+            (full, cached, completion, requests), there = charge.tolist(), price.at(prefix_tokens)
+            overhead = prefix_tokens * (full * rates.drafted + cached * there.cached_prompt / MILLION)
+            overhead += completion * rates.written + requests * price.request
         return best_length(self._kept / self._tried, overhead, rates.drafted)
 
     def span(self) -> int | None:
@@ -143,7 +120,7 @@ class SpanTuner:
         return best_length(self._kept / self._tried, self._round_trip, self._per_token)
 
 
-def _averaged(before: float | None, now: float) -> float:
+def _averaged(before: Average | None, now: Average) -> Average:
     return now if before is None else before + NEWEST * (now - before)
 
 

@@ -116,27 +116,30 @@ def _outcome(question: CalibrationQuestion, planner: Planner) -> PlannedOutcome:
     own = replace(planner, score=score, words=(), prompt_tokens=question.prompt_tokens, floor=0.0)
     plan = own.plan(_draft_of(question), final=True)
     alone = float(own.prices.write(question.prompt_tokens, max(1, question.cloud_tokens), 0))
-    return PlannedOutcome(plan.action, *_comes_to(question, plan, own.prices), alone, question.chance)
+    place, checked = question.first_rejection, plan.action == "check"
+    paid = plan_bill(plan, own.prices, question.prompt_tokens, question.cloud_tokens, place)
+    left = plan.action == "keep" or (not checked and place is not None and place < plan.at)
+    part = float(place is None and plan.limit is None) if checked else plan.at / max(1, question.draft_tokens)
+    excess_left = 1.0 if plan.action == "keep" else part
+    return PlannedOutcome(plan.action, paid, float(left), excess_left, alone, question.chance)
 
 
-def _comes_to(question: CalibrationQuestion, plan: DraftPlan, prices: AskPrices) -> tuple[float, float, float]:
-    """Return what a plan would have cost, and the shares of its verdict and of its excess loss that it would leave.
+def plan_bill(plan: DraftPlan, prices: AskPrices, prompt: int, written: int, place: int | None) -> float:
+    """Return what a plan would cost of a draft that is turned down at ``place``; None: nowhere.
 
-    Where a check turns a draft down, the cloud writes on to the length of its own answer.
+    Where a check turns it down, the cloud writes on to the length of its own answer, ``written`` tokens.
     """
-    prompt, num, place = question.prompt_tokens, question.draft_tokens, question.first_rejection
     if plan.action == "keep":
-        return 0.0, 1.0, 1.0
+        return 0.0
     if plan.action == "write":
-        price = float(prices.write(prompt + plan.at, max(1, question.cloud_tokens - plan.at), 0))
-        return price, float(place is not None and place < plan.at), plan.at / max(1, num)
+        return float(prices.write(prompt + plan.at, max(1, written - plan.at), 0))
     if plan.limit == 0 and plan.costs is not None and plan.costs.spans is not None:
-        return plan.costs.spans, 0.0, 0.0
-    price = float(prices.check(prompt, num, 0))
+        return plan.costs.spans
+    price = float(prices.check(prompt, plan.at, 0))
     if place is None:
-        return price, 0.0, 1.0
-    rest = max(1, question.cloud_tokens - place - 1)
-    return price + float(prices.write(prompt + place + 1, rest, prompt + place)), 0.0, 0.0
+        return price
+    rest = max(1, written - place - 1)
+    return price + float(prices.write(prompt + place + 1, rest, prompt + place))
 
 
 def _draft_of(question: CalibrationQuestion) -> DraftSignals:

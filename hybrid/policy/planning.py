@@ -48,7 +48,7 @@ from hybrid.defer import (
 )
 from hybrid.policy.plan import DraftPlan, PlanCosts, PlannedCase, Worth
 from hybrid.prob import Floats
-from hybrid.spend import AskPrices
+from hybrid.spend import AskPrices, tokens_shown
 from hybrid.types import Ability
 
 # Spans beyond this cost more a token wherever a check in spans pays at all.
@@ -184,9 +184,10 @@ class PricedDraft:
             return 0, None
         left = self.num + self.tail
         spans = np.arange(1, max(1, min(LONGEST_CHECKED_SPAN, int(left))) + 1)
-        brings = np.cumsum(share ** (spans - 1.0))
         before = self.start + left / 2
-        costs = np.asarray(self.prices.check(before, spans.astype(np.float64), before - 1.0)) / brings
+        costs = np.asarray(self.prices.check(before, spans.astype(np.float64), before - 1.0)) / tokens_shown(
+            share, len(spans)
+        )
         best = int(np.argmin(costs))
         start = float(self.start)
         first = float(self.prices.check(start, 0.0, self.known)) - float(self.prices.check(start, 0.0, start - 1.0))

@@ -14,6 +14,7 @@ from hybrid.policy import Policy
 from hybrid.record.events import Event, Finished, LevelsCompared, RequestSettled, SpanDrafted, SpanRead
 from hybrid.run.contexts import LocalModel
 from hybrid.settings.config import Settings
+from hybrid.spend import tokens_shown
 from hybrid.types import Sampling
 
 # Which local models should draft for one another, by what their time, their bill and their agreement were seen to be.
@@ -199,14 +200,15 @@ class ChainScheduler:
         ms, spans, shares = self._batch_ms(models[0], 1), list[int](), list[float]()
         for lower, upper in pairwise(models):
             shares.append(self.pairs[lower, upper].share)
-            takes = {g: (g * ms + self._batch_ms(upper, g + 1)) / num_standing(shares[-1], g) for g in SPANS}
+            counts = tokens_shown(shares[-1], SPANS.stop)
+            takes = {g: float((g * ms + self._batch_ms(upper, g + 1)) / counts[g]) for g in SPANS}
             spans.append(min(takes, key=takes.__getitem__))
             ms = takes[spans[-1]]
         nanousd = 0.0
         if cloud is not None and span is not None:
             shares.append(self.pairs[models[-1], CLOUD].share)
-            standing = num_standing(shares[-1], span)
-            ms, nanousd = (span * ms + cloud.check_ms) / standing, cloud.check_nanousd / standing
+            shown = float(tokens_shown(shares[-1], span + 1)[-1])
+            ms, nanousd = (span * ms + cloud.check_ms) / shown, cloud.check_nanousd / shown
         return ChosenChain(tuple(models), tuple(spans), ms, nanousd, tuple(shares))
 
     def _batch_ms(self, name: str, num_tokens: int) -> float:
@@ -216,15 +218,6 @@ class ChainScheduler:
 def _or_unknown(cost: float | None) -> float:
     """Return a cost; one that nobody knows is never the least."""
     return float("inf") if cost is None else cost
-
-
-def num_standing(share: float, span: int) -> float:
-    """Return how many tokens stand where ``span`` are read, each accepted with this chance; the next one is included.
-
-    >>> num_standing(0.5, 2), num_standing(1.0, 4), num_standing(0.0, 4)
-    (1.75, 5.0, 1.0)
-    """
-    return span + 1.0 if share >= 1.0 else (1.0 - share ** (span + 1)) / (1.0 - share)
 
 
 def _order(objective: Objective, chain: ChosenChain) -> tuple[float, ...]:

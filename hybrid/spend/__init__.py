@@ -4,7 +4,7 @@ The ledger in a file is a package of its own, ``hybrid.spend.durable``: a policy
 """
 
 from hybrid.spend.answer_budget import Account, AnswerBudget, Bill, Grant, as_times, bill
-from hybrid.spend.ask_prices import AskPrices, CheckRates, TokenTimes, as_percent
+from hybrid.spend.ask_prices import AskPrices, CheckRates, TokenTimes, as_percent, tokens_shown
 from hybrid.spend.ledger import (
     STORED_CAP_LEVELS,
     CapScope,
@@ -55,5 +55,6 @@ __all__ = [
     "closed_endpoint",
     "denying_level",
     "endpoint_id",
+    "tokens_shown",
     "usd_to_nanousd",
 ]

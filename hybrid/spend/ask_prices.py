@@ -21,15 +21,28 @@ from hybrid.spend.price import MILLION, Price, Tariff
 # The break-even of checking: how likely a drafted token must be kept for checks to be cheaper than the cloud alone.
 #
 # The law. If each drafted token is kept with the same chance p, a check of s of them brings ``E = (1 - p^s) / (1 - p)``
-# tokens of text: those kept, and the one that corrects the first that is not. The cloud alone takes ``written`` for
-# each of them. So checking pays where, for some s, ``reread * L + drafted * s + once < written * E``, with L tokens
-# before the span (``tests/spend/test_break_even.py``, against a published table and a naive sum). What both read once,
-# the prompt, is left out on either side. Knows no endpoint: rates are money or time, whatever the unit.
+# tokens of text: those kept, and the one that corrects the first that is not; ``E`` of s + 1, where the cloud adds one
+# after s that are kept. The cloud alone takes ``written`` for each. So checking pays where, for some s,
+# ``reread * L + drafted * s + once < written * E``, with L tokens before the span (``tests/spend/test_break_even.py``,
+# against a published table and a naive sum). What both read once, the prompt, is left out on either side. Knows no
+# endpoint: rates are money or time, whatever the unit.
 
 # The longest span that a setting allows.
 LONGEST_SPAN = 256
 # Halvings of the interval of p: what is left of it is beyond any display.
 HALVINGS = 40
+
+
+def tokens_shown(kept: float, num: int) -> NDArray[np.float64]:
+    """Return how many tokens 1 to ``num`` are expected to show, each after the first if all before it were kept.
+
+    ``kept``: the chance that a token is, in [0, 1]. Shape (num,): 1, 1 + kept, ... (Leviathan et al. 2023,
+    arXiv:2211.17192, section 3.3).
+
+    >>> tokens_shown(0.5, 3).tolist(), tokens_shown(1.0, 2).tolist(), tokens_shown(0.0, 2).tolist()
+    ([1.0, 1.5, 1.75], [1.0, 2.0], [1.0, 1.0])
+    """
+    return np.cumsum(kept ** np.arange(num, dtype=np.float64))
 
 
 @dataclass(frozen=True)
@@ -49,54 +62,32 @@ class CheckRates:
     longer: tuple[tuple[int, CheckRates], ...] = ()
 
     @classmethod
-    def of_price(cls, price: Price, *, keeps_cache: bool | None = None) -> CheckRates:
-        """Return a price's rates, in nano-dollars per million tokens, for checks in one request.
+    def of_price(cls, price: Price, *, keeps_cache: bool | None = None, in_one_request: bool = True) -> CheckRates:
+        """Return a price's rates, in nano-dollars a token.
 
         Where the price states no tariff, what is repeated is cached if the endpoint's checks read its cache
-        (``keeps_cache``), else charged in full. Under ``new`` the token that corrects is charged as the prompt token
-        that it is in the next request.
+        (``keeps_cache``), else charged in full.
 
         >>> CheckRates.of_price(Price.parse("1/0.1/4:cached"))
-        CheckRates(reread=100000000, drafted=1000000000, once=4000000000, written=4000000000, longer=())
+        CheckRates(reread=100.0, drafted=1000.0, once=4000.0, written=4000.0, longer=())
         """
-        tariff = price.repeated or ("cached" if keeps_cache else "uncached")
-        first, *longer = [(start, cls._of_band(each, tariff, caches=caches)) for start, each, caches in price.bands()]
-        return replace(first[1], longer=tuple(longer))
-
-    @classmethod
-    def _of_band(cls, price: Price, tariff: Tariff, *, caches: bool) -> CheckRates:
-        """Return the rates where a prompt is long enough to be cached and written, or is not."""
-        fresh = price.written_nanousd if caches else price.prompt
-        reread = {"uncached": fresh, "cached": price.cached_prompt if caches else fresh, "new": 0}[tariff]
-        correcting = fresh if tariff == "new" else price.completion
-        return cls(reread, fresh, correcting + price.request * MILLION, price.completion)
+        if price.free:
+            return cls(0.0, 0.0, 0.0, 0.0)
+        return AskPrices.of(price, keeps_cache=keeps_cache, in_one_request=in_one_request).check_rates
 
     def at(self, num_before: float) -> CheckRates:
         """Return the rates of a check after so many tokens."""
         return next((rates for start, rates in reversed(self.longer) if num_before >= start), self)
-
-    def by_method(self, *, in_one_request: bool) -> CheckRates:
-        """Return the rates of an endpoint's way to score.
-
-        By any other than one request a draft is written or sent in parts: each of its tokens costs what a written one
-        does, at least.
-        """
-        if in_one_request:
-            return self
-        longer = tuple((start, rates.by_method(in_one_request=False)) for start, rates in self.longer)
-        return replace(self, drafted=max(self.drafted, self.written), longer=longer)
 
     def pays(self, kept: float, num_before: float, longest: int = LONGEST_SPAN) -> bool:
         """Whether checking is cheaper than the cloud alone, at the best span, if tokens are kept with chance ``kept``.
 
         ``num_before``: L, the tokens before a span, on average. ``longest``: no span is longer.
         """
-        rates, tokens, chance = self.at(num_before), 0.0, 1.0
-        for span in range(1, min(longest, LONGEST_SPAN) + 1):
-            tokens, chance = tokens + chance, chance * kept
-            if rates.reread * num_before + rates.drafted * span + rates.once < rates.written * tokens:
-                return True
-        return False
+        rates, tokens = self.at(num_before), tokens_shown(kept, min(longest, LONGEST_SPAN))
+        spans = np.arange(1.0, len(tokens) + 1.0)
+        checked = rates.reread * num_before + rates.drafted * spans + rates.once
+        return bool((checked < rates.written * tokens).any())
 
     def break_even(self, num_before: float, longest: int = LONGEST_SPAN) -> float | None:
         """Return the least chance of being kept at which checking pays, in [0, 1); None: it never does.
@@ -268,10 +259,21 @@ class AskPrices:
             price = np.where(np.asarray(prompt) >= start, prices._write(prompt, limit, known), price)
         return price
 
+    @property
+    def check_rates(self) -> CheckRates:
+        """What checking takes beside writing; in a session the token that corrects is the next request's to read."""
+        reread = {"uncached": self.fresh, "cached": self.cached, "new": 0.0}[self.scoring]
+        correcting = self.fresh if self.scoring == "new" else self.closing
+        longer = tuple((start, prices.check_rates) for start, prices in self.longer)
+        return CheckRates(reread, self._drafted, correcting + self.request, self.written, longer)
+
+    @property
+    def _drafted(self) -> float:
+        return self.fresh if self.in_one_request else max(self.fresh, self.written)
+
     def _check(self, prefix: Count, span: Count, known: Count) -> Count:
-        drafted = self.fresh if self.in_one_request else max(self.fresh, self.written)
         read = self.fresh * (self.in_front + prefix) if self.scoring == "uncached" else self._read(prefix, known)
-        return read + drafted * span + self.closing + self.request
+        return read + self._drafted * span + self.closing + self.request
 
     def _write(self, prompt: Count, limit: Count, known: Count) -> Count:
         return self._read(prompt, known) + self.written * limit + self.request

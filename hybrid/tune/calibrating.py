@@ -30,7 +30,7 @@ from hybrid.tune.forecasts import (
     bill_curve,
     forecast_policies,
 )
-from hybrid.tune.rule_bills import ExpectedAcceptance, check_rates, greedy_acceptance, tokens_before
+from hybrid.tune.rule_bills import ExpectedAcceptance, greedy_acceptance
 
 # An initial threshold, from exploratory tests: which KL best tells drafts that are the cloud's own text from others.
 #
@@ -192,7 +192,9 @@ class CalibratedPair:
     @cached_property
     def break_evens(self) -> tuple[JudgeBreakEven, ...]:
         """Whether checking in drafts of the presets' lengths pays at these prices, for either judge."""
-        rates, before = check_rates(self.prices), tokens_before(self.questions)
+        # Tokens before a span, on average: the prompt and half of the answer.
+        before = float(np.mean([each.judged.signals.prompt_tokens + len(each.judged) / 2 for each in self.questions]))
+        rates = self.prices.check_rates
         judges = ((self.kl_judge, KL_SPAN), (self.excess_judge, EXCESS_SPAN))
         return tuple(
             JudgeBreakEven(

@@ -25,8 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybrid.defer import DraftSignals
+from hybrid.policy.explanation import plan_bill
+from hybrid.policy.plan import DraftPlan
 from hybrid.prob import margin_certificate
-from hybrid.spend import AskPrices, CheckRates
+from hybrid.spend import AskPrices
 from hybrid.tune.bought import BoughtQuestion, BoughtText
 
 # How many of a drafter's tokens the cloud will accept, greedily: told before a drafter is taken.
@@ -114,13 +116,10 @@ def once(judge: str) -> Rule:
     """Check the whole draft; from its first rejection on the cloud writes, as long as its own answer."""
 
     def follow(question: BoughtQuestion, prices: AskPrices) -> Followed:
-        text = question.judged
-        prompt, num, place = text.signals.prompt_tokens, len(text), text.first_rejection(judge)
-        price, kept = float(prices.check(prompt, num, 0)), ((text, slice(place)),)
-        if place is None:
-            return Followed(price, 1, kept)
-        rest = max(1, len(question.written.signals) - place - 1)
-        return Followed(price + float(prices.write(prompt + place + 1, rest, prompt + place)), 2, kept)
+        text, written = question.judged, len(question.written.signals)
+        place = text.first_rejection(judge)
+        price = plan_bill(DraftPlan("check", len(text)), prices, text.signals.prompt_tokens, written, place)
+        return Followed(price, 1 if place is None else 2, ((text, slice(place)),))
 
     return follow
 
@@ -194,17 +193,3 @@ def _standing(question: BoughtQuestion, at: int) -> BoughtText:
     least = 2.0 * np.arctanh(np.interp(written.certificates["margin"], _CERTIFIED, _MARGINS))
     own = is_favourite(written.signals)[: len(written)]
     return replace(written, excess=np.where(own, 0.0, np.maximum(written.kl, least)))
-
-
-def check_rates(prices: AskPrices) -> CheckRates:
-    """Return what checking takes beside writing at these prices, for break-evens."""
-    reread = {"uncached": prices.fresh, "cached": prices.cached, "new": 0.0}[prices.scoring]
-    correcting = prices.fresh if prices.scoring == "new" else prices.closing
-    longer = tuple((start, check_rates(each)) for start, each in prices.longer)
-    rates = CheckRates(reread, prices.fresh, correcting + prices.request, prices.written, longer)
-    return rates.by_method(in_one_request=prices.in_one_request)
-
-
-def tokens_before(questions: Sequence[BoughtQuestion]) -> float:
-    """Return the tokens before a span, on average: the prompt and half of the answer."""
-    return float(np.mean([each.judged.signals.prompt_tokens + len(each.judged) / 2 for each in questions]))

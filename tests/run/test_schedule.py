@@ -16,7 +16,6 @@ from hybrid.run.chain import (
     CloudCosts,
     LevelCost,
     PairAcceptance,
-    num_standing,
 )
 
 NAMES = ("small", "mid", "big")
@@ -109,13 +108,20 @@ def test_another_chain_is_taken_for_a_clear_gain_and_not_at_once():
     assert scheduler.num_shown == 0
 
 
+def num_shown(share, span):
+    """Tokens that a round of so many shows: the naive sum."""
+    return sum(share**i for i in range(span + 1))
+
+
 def test_cheap_asks_for_the_fewest_checks_whatever_their_time():
     shares = dict.fromkeys(combinations(NAMES, 2), 0.9)
     shares |= {("small", CLOUD): 0.5, ("mid", CLOUD): 0.6, ("big", CLOUD): 0.95}
     scheduler = known((0.1, 1.0, 50.0), shares)
     cloud = CloudCosts(check_ms=1.0, check_nanousd=1000.0)
     assert scheduler.choose("cheap", 8, cloud, free=True).models[-1] == "big"
-    assert scheduler.choose("cheap", 8, cloud, free=True).nanousd_per_token == 1000.0 / num_standing(0.95, 8)
+    assert scheduler.choose("cheap", 8, cloud, free=True).nanousd_per_token == pytest.approx(
+        1000.0 / num_shown(0.95, 8)
+    )
     scheduler.chosen = None
     assert scheduler.choose("auto", 8, cloud, free=True).models[-1] != "big"
 
@@ -140,7 +146,7 @@ def test_a_wrong_estimate_of_acceptance_costs_little():
             taken = told.choose("auto", None, None)
             ms = true.costs[taken.models[0]].batch_ms(1)
             for lower, upper, g in zip(taken.models, taken.models[1:], taken.spans, strict=False):
-                ms = (g * ms + true.costs[upper].batch_ms(g + 1)) / num_standing(true.pairs[lower, upper].share, g)
+                ms = (g * ms + true.costs[upper].batch_ms(g + 1)) / num_shown(true.pairs[lower, upper].share, g)
             worst = max(worst, ms / true.choose("auto", None, None).ms_per_token - 1.0)
     assert worst < 1 / 7
 

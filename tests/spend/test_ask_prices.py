@@ -107,9 +107,9 @@ def test_a_check_costs_what_the_break_even_is_computed_from(stated, in_one_reque
     """The prefix is known up to its last token, which corrected the span before."""
     price = Price.parse(f"1/0.1/1/4/0.000002:{stated}")
     ask = AskPrices.of(price, in_one_request=in_one_request)
-    rates = CheckRates.of_price(price).by_method(in_one_request=in_one_request)
+    rates = CheckRates.of_price(price, in_one_request=in_one_request)
     for before, span in product((2, 70, 500), (1, 8)):
-        from_rates = (rates.reread * before + rates.drafted * span + rates.once) / 1e6
+        from_rates = rates.reread * before + rates.drafted * span + rates.once
         row_wanted = 900 if stated == "cached" else 0  # the token whose row is wanted is computed
         assert ask.check(before, span, before - 1) == pytest.approx(from_rates + row_wanted)
 

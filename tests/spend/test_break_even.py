@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.spend import CheckRates, LongContext, Price
+from hybrid.spend import CheckRates, LongContext, Price, tokens_shown
 from hybrid.spend.ask_prices import LONGEST_SPAN
 
 # From a study with real texts: prompt tokens at 1, repeated ones at k, w a completion token; None: never.
@@ -32,6 +33,14 @@ def cheapest(rates, kept, before):
         (rates.reread * before + rates.drafted * span + rates.once) / sum(kept**i for i in range(span))
         for span in range(1, LONGEST_SPAN + 1)
     )
+
+
+@given(st.floats(0.0, 1.0), st.integers(1, LONGEST_SPAN))
+def test_a_token_is_shown_where_all_before_it_were_kept(kept, num):
+    shown = tokens_shown(kept, num)
+    assert len(shown) == num
+    assert shown[-1] == pytest.approx(sum(kept**i for i in range(num)))
+    assert shown[0] == 1.0, "the cloud's own, however few are kept"
 
 
 @each(("reread", "before", "expected"), PUBLISHED)
@@ -72,7 +81,7 @@ def test_a_price_with_its_tariff_gives_the_rates_and_a_request_s_own_price_is_pa
 ):
     """Five nano-USD a thousand tokens' worth: a request's price counts once a check."""
     found = CheckRates.of_price(Price.parse(price), keeps_cache=keeps_cache)
-    assert [each / 10**9 for each in (found.reread, found.drafted, found.once, found.written)] == list(rates)
+    assert [each / 10**3 for each in (found.reread, found.drafted, found.once, found.written)] == list(rates)
 
 
 def test_a_longer_text_and_a_dearer_tariff_ask_for_more_tokens_kept():
@@ -102,10 +111,11 @@ def test_below_the_minimum_prefix_nothing_is_cached_and_above_a_long_context_all
     found = CheckRates.of_price(price)
     for before, rates in ((70, cold), (1023, cold), (1024, warm), (9000, warm), (9001, long)):
         assert found.break_even(before) == rates.break_even(before), before
-        assert found.by_method(in_one_request=False).break_even(before) is None, "each drafted token is written"
+        parts = CheckRates.of_price(price, in_one_request=False)
+        assert parts.break_even(before) is None, "each drafted token is written"
     assert found.break_even(1023) is None
-    assert warm.reread == 10**8
-    assert warm.drafted == 2.5 * 10**9, "what is not cached is written"
+    assert warm.reread == 100.0
+    assert warm.drafted == 2500.0, "what is not cached is written"
 
 
 def test_what_costs_nothing_is_never_beaten():

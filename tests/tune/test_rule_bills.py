@@ -6,14 +6,13 @@ import math
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from bought_texts import questions
 from cases import each, each_of
 
 from hybrid.prob import margin_certificate
-from hybrid.spend import AskPrices, CheckRates, Price
+from hybrid.spend import AskPrices, Price
 from hybrid.tune.bought import BoughtQuestion
-from hybrid.tune.rule_bills import HANDOFF, check_rates, cloud_alone, doubt, is_favourite, local_alone, once, spans
+from hybrid.tune.rule_bills import HANDOFF, cloud_alone, doubt, is_favourite, local_alone, once, spans
 
 PRICES = [AskPrices.of(Price.parse(f"1/0.1/4{tariff}")) for tariff in ("", ":cached", ":new")]
 NEVER, ALWAYS = "kl:1000000", "kl:0"
@@ -166,10 +165,3 @@ def test_along_the_clouds_answer_another_favourite_loses_what_the_margin_tells_h
     assert 2.19 / num < passed.excess(num) <= math.log(9) / num
     assert [passed.shows(f"kl:{nats}") for nats in (0.4, 0.5)] == [True, False]
     assert not checked.shows("kl:0.4")
-
-
-def test_the_rates_of_a_break_even_are_those_of_the_price():
-    for tariff in ("", ":cached", ":uncached", ":new"):
-        price = Price.parse(f"1/0.1/4{tariff}")
-        own, found = CheckRates.of_price(price), check_rates(AskPrices.of(price))
-        assert own.break_even(70) == pytest.approx(found.break_even(70), abs=1e-6)

@@ -25,6 +25,7 @@ from hybrid.defer import (
 )
 from hybrid.lab.experiments.decisions import KeptForecasts
 from hybrid.lab.experiments.tariffs import PRICES, PriceSetting, TokenPrices, ask_prices
+from hybrid.policy.explanation import plan_bill
 from hybrid.policy.plan import DraftPlan, PlanAction, Worth
 from hybrid.policy.planning import Planner
 from hybrid.spend import AskPrices
@@ -165,23 +166,13 @@ class LearningStream:
 
 def outcome(question: TaughtQuestion, plan: DraftPlan, prices: AskPrices) -> DecidedQuestion:
     """Return what a plan leads to."""
-    signals = question.signals
-    prompt, num, written = signals.prompt_tokens, len(signals), question.labelled.cloud_tokens
-    alone = float(prices.write(prompt, written, 0))
+    prompt, written = question.signals.prompt_tokens, question.labelled.cloud_tokens
     first = question.labelled.draft.first_rejection
-    paid, right = 0.0, question.local_right
-    if plan.action == "check":
-        paid = float(prices.check(prompt, num, 0))
-        if first is not None:
-            at = prompt + first + 1
-            paid += float(prices.write(at, max(1, written - first - 1), at))
-            right = question.cloud_right
-    elif plan.action == "write":
-        paid = float(prices.write(prompt + plan.at, max(1, written - plan.at), 0))
-        kept_wrong = first is not None and first < plan.at
-        right = question.local_right if kept_wrong else question.cloud_right
-    lost = plan.action == "keep" and first is not None
-    return DecidedQuestion(question, plan.action, paid, alone, right, lost)
+    written_right = plan.action == "write" and (first is None or first >= plan.at)
+    mended = written_right or (plan.action == "check" and first is not None)
+    paid, alone = plan_bill(plan, prices, prompt, written, first), float(prices.write(prompt, written, 0))
+    right = question.cloud_right if mended else question.local_right
+    return DecidedQuestion(question, plan.action, paid, alone, right, plan.action == "keep" and first is not None)
 
 
 def _turned_down(question: TaughtQuestion) -> bool:
