@@ -119,7 +119,7 @@ OTHER_FLAGS = {"hold": ["--handoff"], "template_args": ["--template-arg"], "expe
 COMMANDS = {
     "chat": ("f", {"watch", "thoughts"}),
     "ask": ("ft", {"prompt", "as_json", "explain", "thoughts", "trace"}),
-    "batch": ("f", {"source", "out", "again", "allow_degraded", "as_json"}),
+    "batch": ("f", {"source", "out", "again", "allow_degraded", "sort", "as_json"}),
     "replay": ("r", {"trace", "as_json"}),
     "probe": ("p", {"url", "model", "as_json"}),
     "price": ("$", {"question", "as_json", "tariffs"}),

@@ -1,359 +1,384 @@
-"""The output of a batch: one whole line for each line of the input, in its order, each on the disk before it counts.
+"""The output of a batch: a whole line for each answer, appended when it is finished and on the disk before it counts.
 
-Lines are finished in any order. One that is finished before an earlier one waits beside the output, in OUT.part, and
-moves when that one is out.
+    {"line":2,"input":"07c3a9...","id":null,"error":"the line cannot be read as JSON: ..."}
+    {"line":1,"input":"8d5e1f...","id":"sum","text":"133",...}
 
-The law: wherever the process is killed, starting again with the same input ends in the lines that it would have ended
-in: none twice, none missing, none out of order, and no line that was finished is answered again. Nothing is changed in
-files that do not hold the beginning of this work, and no two processes write one output
-(``tests/cli/test_batch_output.py`` kills it at every byte that it writes; ``tests/end_to_end/test_batch.py`` kills real
-processes). What a line asks, or how it is answered, is not known here.
+``line`` is the number of the input's line, ``input`` its digest and ``id`` its own name. Of several lines with one
+number the last counts.
+
+The law: wherever the process is killed, starting again with the same input answers the lines that are not whole there,
+and no other. An answer gives way only to a better one: never to an error, and one that went on without the cloud never
+to another such; what the other attempts of a line have cost stays with it. Nothing is changed in a file that does not
+hold answers to this input, and no two processes write one output (``tests/cli/test_batch_output.py`` kills it at every
+byte; ``tests/cli/test_batch_money.py``; ``tests/end_to_end/test_batch.py`` kills real processes). How a line is
+answered is not known here.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
 from itertools import chain
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, NamedTuple
 
-from hybrid.batch.output_lines import OutputLine, ReorderBuffer, StoredLine, check_answers, decode, is_torn, too_many
+import msgspec
+
 from hybrid.batch.questions import InputLine
-from hybrid.errors import UsageError
+from hybrid.errors import UsageError, to_one_line
+from hybrid.spend import CapScope
 from hybrid.store.line_file import LineFile
 
-__all__ = ["OPEN_LINES_EACH", "BatchOutput", "Hear", "PrintedOutput", "WaitingLines", "beside"]
+__all__ = [
+    "BatchOutput",
+    "CloudNames",
+    "Outcome",
+    "OutputLine",
+    "StoredLine",
+    "add_known",
+    "encode",
+    "outcomes_of",
+]
+
+# What another try of a line does not change: what the endpoint can do, and the length of its context.
+LASTING = frozenset(("capability", "context"))
+# Files beside an output in which earlier versions kept lines: those that waited for an earlier one, and those of an
+# ``--again`` that was not complete. They are moved into the output.
+FORMER = ("part", *(f"again-{w}{p}" for w in ("degraded", "failed", "degraded-failed") for p in ("", ".part")))
+# How every line begins, with its number and its digest set to zeros.
+_HEAD = b'{"line":0,"input":"0000000000000000",'
 
 
-# Lines that were finished before an earlier one: they wait in a file beside the output, OUT.part, on the disk.
-#
-# The law: a line that was added is not lost, wherever the process is killed, until it is said to have moved; whatever
-# else stands there is refused and left as it was. A line that the output holds, too, counts for nothing here: so it may
-# be moved first and forgotten later (``tests/cli/test_batch_output.py`` kills it between all writes). In which order
-# lines move, and when, is not known here.
+class TokenCounts(msgspec.Struct, frozen=True):
+    """Who wrote an answer, in tokens, and how often the cloud was asked."""
 
-# When more bytes than this have moved, and more than wait, the file is written anew: it does not grow with the output.
-MOST_MOVED_BYTES = 1 << 20
+    local_tokens: int
+    cloud_tokens: int
+    cloud_requests: int
 
 
-class WaitingLines:
-    """The file of waiting lines, locked while it is open: made when the first must wait, removed when none does."""
+class BillRecord(msgspec.Struct, frozen=True):
+    """An answer's bill in nano-dollars; None where no price is known."""
 
-    def __init__(self, path: Path) -> None:
-        """Read what waits there. Raises UsageError where the file is another's, or holds something else."""
-        self.path = path
-        self._file: LineFile | None = None
-        self._entries: dict[int, tuple[OutputLine, StoredLine]] = {}
-        self._whole = 0
-        self._is_ours = True
-        if path.exists():
-            self._is_ours = False
-            self._file = LineFile(path)
-            try:
-                self._read(self._file)
-            except BaseException:
-                self._file.close()
-                raise
+    nanousd: int | None
+    cloud_only_nanousd: int | None
+    cloud_only_cached_nanousd: int | None = None
 
-    def __len__(self) -> int:
-        """Lines that wait."""
-        return len(self._entries)
+
+class Outcome(IntEnum):
+    """What a line came to, the worse the less."""
+
+    FAILED = 0
+    DEGRADED = 1
+    ANSWERED = 2
+
+
+class OutputLine(msgspec.Struct, frozen=True):
+    """What is read back of a line of the output: all but the answer itself.
+
+    ``cloud``: the endpoint that the batch named, and ``cloud_model`` the model there, if it named one.
+    ``discarded_nanousd``: what other attempts of this line have cost, those that it replaced and those that were no
+    better; None: not known.
+    """
+
+    line: int
+    input: str
+    error: str | None = None
+    degraded: str | None = None
+    degraded_kind: str | None = None
+    degraded_cap: CapScope | None = None
+    cloud: str | None = None
+    cloud_model: str | None = None
+    usage: TokenCounts | None = None
+    bill: BillRecord | None = None
+    discarded_nanousd: int | None = 0
+    notes: tuple[str, ...] = ()
 
     @property
-    def last(self) -> int:
-        """The highest number of a line that waits, 0 where none does."""
-        return max(self._entries, default=0)
+    def cost_nanousd(self) -> int | None:
+        """What all attempts of the line have cost; None: not known."""
+        return add_known(self.bill.nanousd if self.bill else 0, self.discarded_nanousd)
 
-    def check(self, line: InputLine, *, corrected: bool) -> bool:
-        """Return whether the answer of a line waits. Raises UsageError where the line that does answers another."""
-        if (found := self._entries.get(line.number)) is None:
-            return False
-        check_answers(found[0], line, self.path, corrected=corrected)
-        return True
+    @property
+    def outcome(self) -> Outcome:
+        """Whether it holds an error, an answer that the local model ended alone, or one as it was asked for.
 
-    def find(self, number: int) -> tuple[OutputLine, StoredLine] | None:
-        """Return a line that waits, and where; None where it does not."""
-        return self._entries.get(number)
+        An endpoint that charged too much did its part: another try would buy the same answer again.
+        """
+        if self.error is not None:
+            return Outcome.FAILED
+        return Outcome.ANSWERED if self.degraded is None or self.degraded_kind == "charge" else Outcome.DEGRADED
 
-    def after(self, number: int) -> list[tuple[OutputLine, StoredLine]]:
-        """Return the lines with a higher number, in order, and where they wait."""
-        return [self._entries[each] for each in sorted(self._entries) if each > number]
+    @property
+    def is_repairable(self) -> bool:
+        """Whether a cap, a day's pacing or an outage decided it, so that another try may come to more."""
+        return self.outcome == Outcome.DEGRADED and self.degraded_kind not in LASTING
 
-    def check_known(self, numbers: set[int]) -> None:
-        """Raise UsageError where a line waits that is none of these."""
-        if self._entries.keys() - numbers:
+
+class CloudNames(NamedTuple):
+    """The endpoint that a batch names, and the model there; None for what it does not name."""
+
+    endpoint: str | None = None
+    model: str | None = None
+
+
+class StoredLine(NamedTuple):
+    """Where a line stands: an open file, its first byte there and its length."""
+
+    file: LineFile
+    start: int
+    size: int
+
+    def read(self) -> bytes:
+        """Return the line."""
+        return self.file.read(self.start, self.size)
+
+
+def encode(line: InputLine, found: Mapping[str, Any]) -> bytes:
+    """Return the line of the output that says what a line of the input came to."""
+    return msgspec.json.encode({"line": line.number, "input": line.digest, **found}, enc_hook=float) + b"\n"
+
+
+def with_discarded(raw: bytes, nanousd: int | None) -> bytes:
+    """Return a whole line of the output with what other attempts of it have cost; for none it stays as it is."""
+    return (
+        raw if nanousd == 0 else msgspec.json.encode(msgspec.json.decode(raw) | {"discarded_nanousd": nanousd}) + b"\n"
+    )
+
+
+def add_known(one: int | None, other: int | None) -> int | None:
+    """Add two amounts; one that is not known makes the sum unknown, never less."""
+    return None if one is None or other is None else one + other
+
+
+def decode(raw: bytes, path: Path, number: int | None = None) -> OutputLine:
+    """Read a whole line, the ``number``-th of its file. Raises UsageError, naming both, where no batch wrote it."""
+    try:
+        entry = msgspec.json.decode(raw, type=OutputLine)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise foreign(path, number) from None
+    if not raw.endswith(b"\n") or not raw.startswith(_head(entry.line, entry.input)):
+        raise foreign(path, number)
+    return entry
+
+
+def check_answers(entry: OutputLine, line: InputLine, path: Path, *, corrected: bool) -> None:
+    """Raise UsageError, naming the file and the way on, where a line of the output does not answer this of the input.
+
+    ``corrected``: a line that failed may have been another text of the same number.
+    """
+    is_error = entry.line == line.number and entry.outcome == Outcome.FAILED
+    if (entry.line, entry.input) == (line.number, line.digest) or (is_error and corrected):
+        return
+    way = "give another file, or the input that it was begun with"
+    if is_error:
+        way = "it holds an error, and --again failed asks such lines as the input has them now"
+    msg = f"{path}: line {entry.line} there does not answer line {line.number} of the input: {way}"
+    raise UsageError(msg)
+
+
+def check_cloud(entry: OutputLine, cloud: CloudNames, path: Path) -> None:
+    """Raise UsageError, naming the file, for a line that was answered with another endpoint or model than these.
+
+    A line of before endpoints were named, and whoever names none, fits all.
+    """
+    pairs = ((entry.cloud, cloud.endpoint), (entry.cloud_model, cloud.model))
+    for stood, named in pairs:
+        if None not in {stood, named} and stood != named:
+            msg = (
+                f"{path}: line {entry.line} there was answered with {stood}, and this command names {named}: give the "
+                "flags that it was begun with (--cloud, --cloud-model), or another file"
+            )
+            raise UsageError(msg)
+
+
+def foreign(path: Path, number: int | None = None) -> UsageError:
+    """Return the refusal of a file that holds something else, in its ``number``-th line where that is known."""
+    where = "" if number is None else f" in line {number}"
+    kept = f", or only the lines of this one before line {number}" if number and number > 1 else ""
+    return UsageError(f"{path} holds something that no batch wrote{where}: give another file{kept}")
+
+
+def too_many(path: Path) -> UsageError:
+    """Return the refusal of a file that goes on behind the end of the input."""
+    return UsageError(f"{path} holds more lines than the input: give another file")
+
+
+def is_torn(raw: bytes) -> bool:
+    """Whether these bytes are the beginning, and not the whole, of a line of an output."""
+    if raw.endswith(b"\n"):
+        return False
+    raw = re.sub(rb'\A(\{"line":)[0-9]+', rb"\g<1>0", raw[:80])
+    raw = re.sub(rb'\A(\{"line":0,"input":")([0-9a-f]{1,16})', lambda found: found[1] + b"0" * len(found[2]), raw)
+    return raw.startswith(_HEAD) or _HEAD.startswith(raw)
+
+
+def _head(number: int, digest: str) -> bytes:
+    return b'{"line":%d,"input":"%s",' % (number, digest.encode())
+
+
+WORDS = {"degraded": Outcome.DEGRADED, "failed": Outcome.FAILED}
+
+
+def outcomes_of(words: str) -> frozenset[Outcome]:
+    """Read ``degraded``, ``failed`` or both, with a comma. Raises UsageError for anything else."""
+    named = [word.strip() for word in words.split(",")]
+    if unknown := [word for word in named if word not in WORDS]:
+        msg = f"--again {to_one_line(unknown[0])}: give degraded, failed or degraded,failed"
+        raise UsageError(msg)
+    return frozenset(WORDS[word] for word in named)
+
+
+class BatchOutput:
+    """An output file, locked for as long as this lives, or standard output (``-``), of which no other run knows.
+
+    ``entries``: the line that counts of each number. ``answered``: the numbers that this run has answered, and
+    ``attempts`` what it came to where the line that stood was better. ``asked_again`` and ``better``: how many lines
+    stood there before, and how many of them came to more.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open or make the file. Raises UsageError where that cannot be, or another process has it."""
+        self.path = path
+        self.entries: dict[int, OutputLine] = {}
+        self.answered: set[int] = set()
+        self.attempts: dict[int, OutputLine] = {}
+        self.asked_again = self.better = 0
+        self._at: dict[int, StoredLine] = {}
+        self._former: list[LineFile] = []
+        self._file = None if str(path) == "-" else LineFile(path)
+
+    def remaining(
+        self, lines: Iterator[InputLine], cloud: CloudNames, asked: frozenset[Outcome] = frozenset()
+    ) -> Iterator[InputLine]:
+        """Compare what stands with the input, and return its lines that are missing or came to one of ``asked``.
+
+        What was torn off in the middle of a line is removed. Raises UsageError, with nothing changed, where the file
+        holds anything else than answers to this input at this cloud. Where errors are asked, the input may hold
+        another line in their place by now.
+        """
+        end, todo = self._read(), []
+        unseen = set(self.entries)
+        while unseen and (line := next(lines, None)) is not None:
+            if entry := self.entries.get(line.number):
+                path = self._at[line.number].file.path
+                check_answers(entry, line, path, corrected=Outcome.FAILED in asked)
+                check_cloud(entry, cloud, path)
+                unseen.remove(line.number)
+            if entry is None or entry.outcome in asked:
+                todo.append(line)
+        if unseen:
             raise too_many(self.path)
+        self._take_over(end)
+        return chain(todo, lines)
 
-    def accept(self, moved_up_to: int) -> None:
-        """Take the file as one's own: forget lines up to a number, which the output holds, and what was torn off."""
-        self._is_ours = True
-        for number in [each for each in self._entries if each <= moved_up_to]:
-            del self._entries[number]
-        if self._file:
-            self._file.cut(self._whole)
+    def add(self, line: InputLine, found: Mapping[str, Any]) -> None:
+        """Keep what a line came to, or the line that stands there where that is the better one.
 
-    def add(self, entry: OutputLine, raw: bytes) -> None:
-        """Keep a line. It is on the disk, or nothing of it is, when this returns or raises (OSError)."""
-        if self._file is None:
-            self._file = LineFile(self.path)
-            self._file.cut(0)
-        stored = StoredLine(self._file, self._file.end, len(raw))
-        self._file.append([raw])
-        self._entries[entry.line] = entry, stored
+        It is on the disk, or nothing of it is, when this returns or raises OSError, naming the file.
+        """
+        raw, before = encode(line, found), self.entries.get(line.number)
+        new = decode(raw, self.path)
+        is_better = before is None or new.outcome > before.outcome
+        if before is None:
+            self._append(line.number, raw)
+        elif is_better or before.outcome == Outcome.FAILED:
+            self._append(line.number, with_discarded(raw, before.cost_nanousd))
+        elif new.cost_nanousd != 0:
+            # Of two that are degraded the old one may hold what the cloud wrote, and the bill of it.
+            spent = add_known(before.discarded_nanousd, new.cost_nanousd)
+            self._append(line.number, with_discarded(self._at[line.number].read(), spent))
+        self.answered.add(line.number)
+        if before is not None:
+            self.asked_again += 1
+            self.better += is_better
+            if not is_better and before.outcome != Outcome.FAILED:
+                self.attempts[line.number] = new
 
-    def remove(self, numbers: set[int]) -> None:
-        """Forget lines that have moved: they are on the disk elsewhere."""
-        for number in self._entries.keys() & numbers:
-            del self._entries[number]
-        if self._file and not self._entries:
-            self._file.cut(0)
-        elif self._file and self._file.end > MOST_MOVED_BYTES + 2 * sum(at.size for _, at in self._entries.values()):
-            self._rewrite(self._file)
-
-    def close(self) -> None:
-        """Give the file back; remove it where nothing waits in it."""
-        if self._file is None:
+    def sort(self) -> None:
+        """Put a file in the output's place, in one step, that has one line a number, in the order of the input."""
+        if (old := self._file) is None:
             return
-        file, self._file = self._file, None
-        if self._is_ours and not self._entries:
-            file.remove()
-        else:
-            file.close()
-
-    def _rewrite(self, old: LineFile) -> None:
-        """Write what waits into a new file and put it in the old one's place in one step."""
-        new = LineFile(self.path.with_name(f"{self.path.name}.new"))
+        new = LineFile(_beside(self.path, "sorting"))
         try:
             new.cut(0)
-            new.append(at.read() for _, at in self._entries.values())
+            new.append(self._at[number].read() for number in sorted(self._at))
+            shutil.copymode(self.path, new.path)
             new.take_place_of(old)
         except BaseException:
             new.close()
             raise
-        start = 0
-        for number, (entry, at) in self._entries.items():
-            self._entries[number] = entry, StoredLine(new, start, at.size)
-            start += at.size
         self._file = new
         old.close()
 
-    def _read(self, file: LineFile) -> None:
-        for number, raw in enumerate(file.lines(), 1):
-            if is_torn(raw):
-                break
-            entry = decode(raw, self.path, number)
-            self._entries[entry.line] = entry, StoredLine(file, self._whole, len(raw))
-            self._whole += len(raw)
-
-
-# Lines between the first that is not answered and the last that was begun, for each that is answered at once: a line
-# that takes a minute holds up others that take a second each, and what waits is small beside an input of thousands.
-OPEN_LINES_EACH = 64
-Hear: TypeAlias = Callable[[OutputLine, StoredLine | None], None]
-
-
-class BatchOutput:
-    """An output file, and that of the lines that wait for it, which are locked for as long as this lives."""
-
-    def __init__(self, path: Path, parallel: int = 1) -> None:
-        """Open or make the file. ``parallel``: how many lines are answered at once.
-
-        Raises UsageError where that cannot be, or another process has it.
-        """
-        part = beside(path, "part")
-        if os.path.exists(part) and not os.path.exists(path):  # noqa: PTH110  (a name too long is the next line's)
-            msg = f"{part} holds lines of an output that is gone: put {path} back, or remove that file, too"
-            raise UsageError(msg)
-        self.path = path
-        self._file = LineFile(path)
-        try:
-            self._waiting = WaitingLines(part)
-        except BaseException:
-            self._file.close()
-            raise
-        self._order: ReorderBuffer[StoredLine | bytes | None] = ReorderBuffer(OPEN_LINES_EACH * parallel)
-        self._gaps: set[int] = set()  # lines before one that waits, which an earlier run has not finished
-        self._end = 0  # what stands before it is whole lines, each compared with its line of the input
-        self.last: int | None = None
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no further line may be begun before an earlier one is finished."""
-        return self._order.is_full and not self._gaps
-
-    @property
-    def num_waiting(self) -> int:
-        """Lines that wait on the disk for an earlier one."""
-        return len(self._waiting)
-
-    def remaining(self, lines: Iterator[InputLine], hear: Hear) -> Iterator[InputLine]:
-        """Compare the lines that stand with the input's, and return those of the input that are still to be answered.
-
-        ``hear`` is told every line that stands in the output, in order, and where; behind them those that have waited,
-        and None. What was torn off in the middle of a line is removed. Raises UsageError, with nothing changed, where
-        the files hold anything else than the beginning of this work.
-        """
-        todo = self.compare(lines, hear)
-        self._file.cut(self._end)
-        self._waiting.accept(self.last or 0)
-        for entry in self._move():
-            hear(entry, None)
-        return todo
-
-    def compare(self, lines: Iterator[InputLine], hear: Hear, *, corrected: bool = False) -> Iterator[InputLine]:
-        """Do what ``remaining`` does, but change nothing and move no line.
-
-        ``corrected``: where the output holds an error, the input may hold another line by now.
-        """
-        torn: list[InputLine] = []
-        known: set[int] = set()
-        for number, raw in enumerate(self._file.lines(), 1):
-            if (line := next(lines, None)) is None:
-                raise too_many(self.path)
-            if is_torn(raw, line):
-                torn = [line]
-                break
-            entry = decode(raw, self.path, number)
-            check_answers(entry, line, self.path, corrected=corrected)
-            if self._waiting.check(line, corrected=corrected):
-                known.add(line.number)
-            self.last = line.number
-            hear(entry, StoredLine(self._file, self._end, len(raw)))
-            self._end += len(raw)
-        return self._compare_waiting(chain(torn, lines), known, corrected=corrected)
-
-    def stored(self) -> Iterator[tuple[OutputLine, StoredLine]]:
-        """Yield the lines that ``compare`` has found, in order, those that wait behind the others."""
-        start = 0
-        for raw in self._file.lines():
-            if start == self._end:
-                break
-            yield decode(raw, self.path), StoredLine(self._file, start, len(raw))
-            start += len(raw)
-        yield from self._waiting.after(self.last or 0)
-
-    def begin(self, line: InputLine) -> None:
-        """Put a line behind those that are being answered; lines are begun in the order of the input."""
-        self._order.begin(line.number)
-        self._gaps.discard(line.number)
-
-    def add(self, number: int, result: bytes | StoredLine) -> list[OutputLine]:
-        """Keep what a line that was begun came to: a line for the output, or where it stands in a file that lasts.
-
-        It is on the disk, or nothing of it is, when this returns or raises. Returns the lines that the output holds
-        more by that, in order: none where an earlier one is not finished. Raises OSError, naming the file, where it
-        cannot be written.
-        """
-        if self._order.is_first(number) or isinstance(result, StoredLine):
-            self._order.finish(number, result)
-            return self._move()
-        self._waiting.add(decode(result, self.path), result)
-        self._order.finish(number, None)
-        return []
-
-    def replace(self, other: BatchOutput) -> None:
-        """Put this output, which is complete, in the place of another in one step."""
-        shutil.copymode(other.path, self.path)
-        self._file.take_place_of(other._file)
-        other.discard_waiting()
-
-    def discard_waiting(self) -> None:
-        """Forget the lines that wait: another file holds them."""
-        self._waiting.accept(self._waiting.last)
-
     def close(self) -> None:
-        """Close the files and give the locks back; that of the lines that wait is removed where none does."""
-        self._waiting.close()
-        self._file.close()
+        """Close the files and give the locks back."""
+        for file in (*self._former, self._file):
+            if file:
+                file.close()
 
-    def _compare_waiting(self, lines: Iterator[InputLine], known: set[int], *, corrected: bool) -> Iterator[InputLine]:
-        """Read the input up to the last line that waits; return the lines before it that do not, and all behind it."""
-        todo: list[InputLine] = []
-        number = self.last or 0
-        while number < self._waiting.last and (line := next(lines, None)) is not None:
-            number = line.number
-            self._order.begin(number)
-            if self._waiting.check(line, corrected=corrected):
-                known.add(number)
-                self._order.finish(number, None)
-            else:
-                todo.append(line)
-                self._gaps.add(number)
-        self._waiting.check_known(known)
-        return chain(todo, lines)
+    def _append(self, number: int, raw: bytes) -> None:
+        if self._file is None:
+            sys.stdout.buffer.write(raw)
+            sys.stdout.buffer.flush()
+        else:
+            start = self._file.end
+            self._file.append([raw])
+            self._at[number] = StoredLine(self._file, start, len(raw))
+        self.entries[number] = decode(raw, self.path)
 
-    def _move(self) -> list[OutputLine]:
-        """Write the lines that may go out, and only then forget those of them that waited."""
-        ready = self._order.ready()
-        if not ready:
-            return []
-        moved: list[OutputLine] = []
-        durable = not all(isinstance(result, StoredLine) for _, result in ready)  # else the disk has them elsewhere
-        self._file.append((self._raw(number, result, moved) for number, result in ready), durable=durable)
-        self._order.release()
-        self.last = moved[-1].line
-        self._waiting.remove({number for number, _ in ready})
-        return moved
+    def _read(self) -> int:
+        """Read what stands there, and in files of earlier versions beside it; return where the whole lines end."""
+        end = 0
+        if self._file is None:
+            return end
+        for entry, at in _whole_lines(self._file):
+            self.entries[entry.line], self._at[entry.line] = entry, at
+            end = at.start + at.size
+        for path in (_beside(self.path, ending) for ending in FORMER):
+            if os.path.exists(path):  # noqa: PTH110  (a name that is too long is not there)
+                self._former.append(LineFile(path))
+                for entry, at in _whole_lines(self._former[-1]):
+                    stood = self.entries.get(entry.line)
+                    if stood is None or _rank(entry) > _rank(stood):
+                        self.entries[entry.line], self._at[entry.line] = entry, at
+        return end
 
-    def _raw(self, number: int, result: StoredLine | bytes | None, moved: list[OutputLine]) -> bytes:
-        if result is None and (waiting := self._waiting.find(number)):
-            result = waiting[1]
-        raw = result if isinstance(result, bytes) else result.read() if result else b""
-        moved.append(decode(raw, self.path))
-        return raw
-
-
-class PrintedOutput:
-    """Standard output in the place of a file: the same lines in the same order, and nothing that another run finds."""
-
-    path = Path("-")
-
-    def __init__(self, parallel: int = 1) -> None:
-        """Print to standard output. ``parallel``: how many lines are answered at once."""
-        self._order: ReorderBuffer[bytes] = ReorderBuffer(OPEN_LINES_EACH * parallel)
-        self.last: int | None = None
-        self.num_waiting = 0  # of an earlier run; what waits here is printed by this one
-        self.has_gaps = False  # whether lines were printed behind one that was not finished
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no further line may be begun before an earlier one is finished."""
-        return self._order.is_full
-
-    def remaining(self, lines: Iterator[InputLine], hear: Hear) -> Iterator[InputLine]:
-        """Return all lines: none is answered yet, and ``hear`` is told of none."""
-        del hear
-        return lines
-
-    def begin(self, line: InputLine) -> None:
-        """Put a line behind those that are being answered."""
-        self._order.begin(line.number)
-
-    def add(self, number: int, result: bytes | StoredLine) -> list[OutputLine]:
-        """Print the lines that may go out by what this one came to, and return them. Raises OSError."""
-        self._order.finish(number, result if isinstance(result, bytes) else result.read())
-        return self._print(self._order.ready())
-
-    def close(self) -> None:
-        """Print, once, what was finished behind a line that was not: it may be paid."""
-        behind, self._order = self._order.finished(), ReorderBuffer(1)
-        self.has_gaps = self.has_gaps or bool(behind)
-        self._print(behind)
-
-    def _print(self, ready: list[tuple[int, bytes]]) -> list[OutputLine]:
-        if not ready:
-            return []
-        sys.stdout.buffer.write(b"".join(raw for _, raw in ready))
-        sys.stdout.buffer.flush()
-        self._order.release()
-        self.last = ready[-1][0]
-        return [decode(raw, self.path) for _, raw in ready]
+    def _take_over(self, end: int) -> None:
+        """Remove what was torn off, and move the lines of earlier versions' files in; only then do those go."""
+        if self._file is None:
+            return
+        self._file.cut(end)
+        moved = {number: at for number, at in self._at.items() if at.file is not self._file}
+        if moved:
+            self._file.append(at.read() for at in moved.values())
+        for number, at in moved.items():
+            self._at[number] = StoredLine(self._file, end, at.size)
+            end += at.size
+        while self._former:
+            self._former.pop().remove()
 
 
-def beside(path: Path, ending: str) -> Path:
+def _whole_lines(file: LineFile) -> Iterator[tuple[OutputLine, StoredLine]]:
+    """Yield a file's lines and where they stand, but for a torn one. Raises UsageError where no batch wrote one."""
+    start = 0
+    for number, raw in enumerate(file.lines(), 1):
+        if is_torn(raw):
+            return
+        yield decode(raw, file.path, number), StoredLine(file, start, len(raw))
+        start += len(raw)
+
+
+def _rank(entry: OutputLine) -> tuple[Outcome, bool, int]:
+    """Order the attempts of a line: a later one came to no less, and has the cost of those before it."""
+    return entry.outcome, entry.cost_nanousd is None, entry.cost_nanousd or 0
+
+
+def _beside(path: Path, ending: str) -> Path:
     """Return the file that goes with an output, in its folder: OUT.part for OUT; a link is followed."""
     target = Path(os.path.realpath(path)) if os.path.islink(path) else path  # noqa: PTH114  (any name will do)
     return target.with_name(f"{target.name}.{ending}")

@@ -15,34 +15,29 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, Unpack
+from typing import Annotated, BinaryIO, Unpack
 
 import typer
 
-from hybrid.batch.output import OPEN_LINES_EACH, BatchOutput, PrintedOutput
-from hybrid.batch.output_lines import Outcome
-from hybrid.batch.parallel import OldLines, file_for, outcomes_of
+from hybrid.batch.output import BatchOutput, outcomes_of
 from hybrid.batch.questions import lines
-from hybrid.cli.batch_work import BatchWork, cloud_of
+from hybrid.cli.batch_work import BatchWork
 from hybrid.cli.exits import EXIT_DEGRADED, EXIT_PARTLY, exit_codes
 from hybrid.cli.flags import Flags, takes_flags
 from hybrid.cli.tally import Tally
 from hybrid.errors import CloudError, EngineError, UsageError, escape_controls
 from hybrid.settings.setting_info import SettingPlace
 
-if TYPE_CHECKING:
-    from hybrid.assemble import ClientOpener
-
-EPILOG = f"""
+EPILOG = """
 A line of IN is a question as it stands, or JSON: a text, or an object with a prompt or messages, perhaps an id, and
 perhaps choices of its own (max_tokens, policy, seed: all that ask has a flag for but models, endpoint, price and cap).
 Lines of OpenAI's batch files (custom_id, body) are read, too. Blank lines are passed over.
 
 A line of OUT has the number of its line in IN, its id, and either what ask --json prints or an error in one sentence.
-OUT has the order of IN and grows by whole lines. With --parallel N so many lines are answered at once; one that is
-finished before an earlier one waits in OUT.part, and behind one that takes long {OPEN_LINES_EACH} x N are begun at
-most. The same command, given again, keeps the lines that stand and wait, the errors among them, and goes on after them;
-only what was being answered when it ended is asked again. IN may have grown, and flags may differ. Without --seed a
+OUT grows by whole lines, each when it is finished: with --parallel N so many are answered at once, and a short answer
+stands before a long one. Of several lines with one number the last counts. The same command, given again, keeps the
+lines that are whole, the errors among them, and answers those that are missing. --sort then writes OUT anew, in one
+step, in the order of IN with one line a question. IN may have grown, and flags may differ. Without --seed a
 line's seed comes from its number and its text, so that it does not matter when it was answered. An OUT that was begun
 with another IN is refused, and so is one that another process is writing. Over a named endpoint --cap counts for OUT:
 what all runs for that path spent, killed ones included. When it is reached the local model answers the lines that are
@@ -53,16 +48,15 @@ place of a --cap that was reached it has HIGHER: give a higher amount there.
 
 An OUT of - is standard output: the same lines, of which no other run knows.
 
---again degraded, failed or degraded,failed asks those lines of OUT anew; those that failed may have been corrected in
-IN. The new lines go to a file beside OUT that
-takes its place when it is complete; all other lines are taken over as they are, and an answer gives way only to a
-better one: never to an error, a degraded one never to another such.
+--again degraded, failed or degraded,failed answers those lines of OUT once more; those that failed may have been
+corrected in IN. All other lines stay as they are, and an answer gives way only to a better one: never to an error, a
+degraded one never to another such.
 
 Examples:
 
   hybrid batch questions.jsonl answers.jsonl --price 1/0.1/4 --cap 0.50
 
-  hybrid batch questions.jsonl answers.jsonl --parallel 4
+  hybrid batch questions.jsonl answers.jsonl --parallel 4 --sort
 
   hybrid batch questions.jsonl answers.jsonl --again degraded --cap 1
 
@@ -90,12 +84,15 @@ def batch(
     allow_degraded: Annotated[
         bool, typer.Option("--allow-degraded", help="End with exit code 0 where 6 says that lines are degraded.")
     ] = False,
+    sort: Annotated[
+        bool, typer.Option("--sort", help="At the end write OUT anew in the order of IN, one line a question.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
     **flags: Unpack[Flags],
 ) -> None:
     """Answer a file of questions, several lines at once; given again, go on where it ended."""
     with exit_codes():
-        tally = _batch(source, out, flags, again, is_quiet=as_json)
+        tally = _batch(source, out, flags, again, is_sorted=sort, is_quiet=as_json)
         repair = tally.needs.command(source, out, flags) if tally.repairable else None
         if as_json:
             typer.echo(json.dumps(tally.to_json() | {"repair": repair}, ensure_ascii=False))
@@ -113,45 +110,28 @@ def batch(
 batch.__doc__ = f"{batch.__doc__}\n{EPILOG}"
 
 
-def _batch(source: Path, out: Path, flags: Flags, again: str | None, *, is_quiet: bool) -> Tally:
+def _batch(source: Path, out: Path, flags: Flags, again: str | None, *, is_sorted: bool, is_quiet: bool) -> Tally:
     import hybrid  # noqa: PLC0415  (help and usage errors need no llama.cpp)
 
-    asked = None if again is None else outcomes_of(again)
+    asked = frozenset() if again is None else outcomes_of(again)
     spending = flags.copy()
-    if is_printed := str(out) == "-":
-        if asked is not None or is_quiet:
-            named = "--json prints its summary there" if asked is None else "--again asks lines of an output anew"
-            msg = f"OUT is standard output, and {named}: give a file"
-            raise UsageError(msg)
-    else:  # what earlier runs for this output spent counts against --cap, whatever became of them
+    if str(out) != "-":  # what earlier runs for this output spent counts against --cap, whatever became of them
         spending["spender"] = f"batch {out.resolve()}"
+    elif asked or is_sorted or is_quiet:
+        named = "--again asks lines of an output anew" if asked else "--sort writes an output anew"
+        msg = f"OUT is standard output, and {'--json prints its summary there' if is_quiet else named}: give a file"
+        raise UsageError(msg)
     opening = hybrid.open(**spending)
     with _opened(source) as file:
-        if asked is not None:
-            return _ask_again(file, out, opening, asked, is_told=not is_quiet)
-        parallel = opening.settings.parallel
-        with closing(PrintedOutput(parallel) if is_printed else BatchOutput(out, parallel)) as output:
-            work = BatchWork(opening, output, None if is_quiet else _count(file), None)
+        if asked and not out.exists():
+            msg = f"{out} is not there: --again asks lines of an output anew"
+            raise UsageError(msg)
+        with closing(BatchOutput(out)) as output:
+            work = BatchWork(opening, output, None if is_quiet else _count(file), asked)
             with _goes_on(output):
                 work.answer(lines(file), is_told=not is_quiet)
-            return work.tally
-
-
-def _ask_again(file: BinaryIO, out: Path, opening: ClientOpener, asked: frozenset[Outcome], *, is_told: bool) -> Tally:
-    """Ask some lines of an output anew, into a file that takes its place at the end."""
-    if (total := _count(file)) is None:
-        raise UsageError("--again reads IN more than once: give a file")
-    if not out.exists():
-        msg = f"{out} is not there: --again asks lines of an output anew"
-        raise UsageError(msg)
-    with closing(BatchOutput(out)) as before:
-        old = OldLines(before, asked, lines(file), cloud_of(opening))
-        file.seek(0)
-        with closing(BatchOutput(file_for(out, asked), opening.settings.parallel)) as output:
-            work = BatchWork(opening, output, total - old.num_taken, old)
-            with _goes_on(output):
-                work.answer(lines(file), is_told=is_told)
-            output.replace(before)
+            if is_sorted:
+                output.sort()
             return work.tally
 
 
@@ -201,21 +181,17 @@ def _standard_input() -> BinaryIO:
 
 
 @contextmanager
-def _goes_on(output: BatchOutput | PrintedOutput) -> Iterator[None]:
+def _goes_on(output: BatchOutput) -> Iterator[None]:
     """Say, where the batch ends before its last line, what is kept and how to go on."""
     try:
         yield
     except (KeyboardInterrupt, OSError, EngineError, CloudError):
-        if isinstance(output, PrintedOutput):
-            output.close()
-            upto = "" if output.has_gaps else f", up to line {output.last}"
-            told = "nothing is answered yet" if output.last is None else f"what was answered is printed{upto}"
-            typer.echo(f"hybrid: {told}; the same command begins anew, and with a file as OUT it would go on", err=True)
-            raise
-        kept = "nothing is answered yet" if output.last is None else f"all up to line {output.last} is answered"
-        if output.num_waiting:
-            kept += f", and {output.num_waiting} after the next"
-        typer.echo(f"hybrid: {kept}; the same command goes on from there", err=True)
+        num = len(output.entries)
+        told = f"{num} line{' is' if num == 1 else 's are'} answered" if num else "nothing is answered yet"
+        way = "goes on from there"
+        if str(output.path) == "-":
+            way = "begins anew, and with a file as OUT it would go on"
+        typer.echo(f"hybrid: {told}; the same command {way}", err=True)
         raise
 
 

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import typer
 
-from hybrid.batch.output import BatchOutput, PrintedOutput
-from hybrid.batch.output_lines import CloudNames, OutputLine, StoredLine, check_cloud, encode
-from hybrid.batch.parallel import OldLines, ParallelLines, run_until_interrupted
+from hybrid.batch.output import BatchOutput, CloudNames, Outcome
+from hybrid.batch.parallel import ParallelLines, run_until_interrupted
 from hybrid.batch.questions import InputLine, id_of, object_of, question_of
 from hybrid.cli.exits import is_shown_on_a_terminal, progress
 from hybrid.cli.show import tell_assumed
@@ -130,53 +129,58 @@ class BatchWork:
     """Answers lines into an output. ``tally`` is what its lines came to, whoever has answered them."""
 
     def __init__(
-        self, opening: ClientOpener, output: BatchOutput | PrintedOutput, total: int | None, old: OldLines | None
+        self, opening: ClientOpener, output: BatchOutput, total: int | None, asked: frozenset[Outcome] = frozenset()
     ) -> None:
         """Take the client that is about to be opened, and the output.
 
-        ``total``: lines to ask, those that are answered among them; None: not known, and nobody is told how far it is.
-        ``old``: the lines that are taken over, or asked anew, under ``--again``.
+        ``total``: lines of the input; None: not known, and nobody is told how far it is.
+        ``asked``: what lines came to that are answered once more (``--again``).
         """
         self.tally = Tally()
-        self._opening, self._output, self._old = opening, output, old
+        self._opening, self._output, self._asked = opening, output, asked
         self._progress = BatchProgress(time.monotonic(), total, opening.settings.cap)
-        self._answered: set[int] = set()
-        self._cloud = cloud_of(opening)
+        self._cloud = (
+            CloudNames() if opening.settings.offline else CloudNames(opening.endpoint, opening.settings.cloud_model)
+        )
 
     def answer(self, lines: Iterator[InputLine], *, is_told: bool) -> None:
         """Answer what is left of the input. Raises what ends the batch, once everything is at rest."""
-        todo = self._output.remaining(lines, self._hear)
-        self._progress.done += self._output.num_waiting
-        if (first := self._first_asked(todo)) is not None:
+        todo = self._output.remaining(lines, self._cloud, self._asked)
+        num_kept = sum(entry.outcome not in self._asked for entry in self._output.entries.values())
+        if not self._asked:
+            self._progress.done = num_kept
+        elif self._progress.total is not None:
+            self._progress.total -= num_kept
+        if (first := next(todo, None)) is not None:
             run_until_interrupted(lambda: self._answer(chain([first], todo), is_told=is_told))
+        self.tally = self._counted()
         if self._opening.settings.cap is not None:
             self.tally.open_nanousd = asyncio.run(self._left_open())
+
+    def _counted(self) -> Tally:
+        """Count the lines that count, in the order of the input."""
+        output = self._output
+        tally = Tally(asked_again=output.asked_again, better=output.better)
+        for number, entry in sorted(output.entries.items()):
+            tally.add(entry, output.attempts.get(number), is_kept=number not in output.answered)
+        return tally
 
     async def _left_open(self) -> int:
         """Return what is still reserved under the cap, now that nothing runs: nobody knows what it was charged."""
         async with AsyncExitStack() as stack, self._opening.account(stack).open_budget() as budget:
             return sum(cap.reserved_nanousd for cap in await budget.cap_statuses() if cap.level == "client")
 
-    def _first_asked(self, todo: Iterator[InputLine]) -> InputLine | None:
-        """Take lines over up to the first that must be asked; return that one."""
-        for line in todo:
-            if (stored := self._begin(line)) is None:
-                return line
-            self._keep(line, stored)
-        return None
-
     async def _answer(self, todo: Iterator[InputLine], *, is_told: bool) -> None:
         with ExitStack() as stack:
             tell = stack.enter_context(progress("the local model is loaded")) if is_told else None
             async with self._opening as client:
 
-                async def answer(line: InputLine) -> bytes | StoredLine:
-                    found = await answered(line, client.generate, client.settings.seed, self._cloud)
-                    return encode(line, found) if self._old is None else self._old.better_of(line, found)
+                async def answer(line: InputLine) -> dict[str, Any]:
+                    return await answered(line, client.generate, client.settings.seed, self._cloud)
 
                 for note in client.notes if is_told else ():
                     typer.echo(f"hybrid: {escape_controls(note)}", err=True)
-                run = ParallelLines(client.parallel, lambda: self._output.is_full, self._begin, answer, self._keep)
+                run = ParallelLines(client.parallel, answer, self._keep)
                 await self._start_progress(client)
                 try:
                     async with self._told(client, tell):
@@ -187,7 +191,7 @@ class BatchWork:
     async def _start_progress(self, client: AsyncClient) -> None:
         """Find out what earlier runs have spent: by the cap's own account, or else by the bills of their lines."""
         own = [cap for cap in await client.cap_statuses() if cap.level == "client"]
-        self._progress.spent_before_nanousd = own[0].spent_nanousd if own else self.tally.cost_nanousd
+        self._progress.spent_before_nanousd = own[0].spent_nanousd if own else self._counted().cost_nanousd
         self._progress.reserved_before_nanousd = own[0].reserved_nanousd if own else 0
         self._progress.begin(time.monotonic())
 
@@ -208,37 +212,9 @@ class BatchWork:
             if telling:
                 telling.cancel()
 
-    def _begin(self, line: InputLine) -> StoredLine | None:
-        self._output.begin(line)
-        return self._old.take(line) if self._old else None
-
-    def _keep(self, line: InputLine, result: bytes | StoredLine) -> None:
-        if self._old is None or self._old.is_asked(line.number):
-            self._answered.add(line.number)
-            self._progress.finish(time.monotonic())
-        for entry in self._output.add(line.number, result):
-            self._count(entry)
-
-    def _hear(self, entry: OutputLine, stored: StoredLine | None) -> None:
-        """Count a line that stands there."""
-        check_cloud(entry, self._cloud, self._output.path)
-        if self._old and stored:
-            self._old.check(entry, stored, self._output.path)
-        self._progress.done += self._old is None or self._old.is_asked(entry.line)
-        self._count(entry)
-
-    def _count(self, entry: OutputLine) -> None:
-        attempt = self._old.take_attempt(entry.line) if self._old else None
-        self.tally.add(entry, attempt, is_kept=entry.line not in self._answered)
-        self._answered.discard(entry.line)
-        if self._old:
-            self.tally.compare(better=self._old.improved(entry))
-
-
-def cloud_of(opening: ClientOpener) -> CloudNames:
-    """Return what a batch names as its cloud: nothing, where none is asked."""
-    settings = opening.settings
-    return CloudNames() if settings.offline else CloudNames(opening.endpoint, settings.cloud_model)
+    def _keep(self, line: InputLine, found: dict[str, Any]) -> None:
+        self._output.add(line, found)
+        self._progress.finish(time.monotonic())
 
 
 async def answered(

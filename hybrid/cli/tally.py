@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybrid.batch.output_lines import OutputLine, add_known
+from hybrid.batch.output import OutputLine, add_known
 from hybrid.cli.flags import words_of
 from hybrid.record.spending import check_cost_note, note_of_all
 from hybrid.spend import Bill, CapScope, as_usd, closed_endpoint, denying_level
@@ -154,12 +154,6 @@ class Tally:
     def cost_nanousd(self) -> int | None:
         """What all attempts have cost that these lines hold or replaced; None: not known."""
         return add_known(self.bill.nanousd, self.discarded_nanousd)
-
-    def compare(self, *, better: bool | None) -> None:
-        """Count whether a line that was asked again is better than before; None: it was not asked again."""
-        if better is not None:
-            self.asked_again += 1
-            self.better += better
 
     def add(self, entry: OutputLine, attempt: OutputLine | None = None, *, is_kept: bool) -> None:
         """Count a line; ``is_kept``: an earlier run has answered it.

@@ -5,14 +5,11 @@ from __future__ import annotations
 import io
 import json
 import signal
-from types import SimpleNamespace
 
 import pytest
 from cases import each_of
 from typer.testing import CliRunner
 
-from hybrid.batch.output import PrintedOutput
-from hybrid.batch.output_lines import encode
 from hybrid.batch.questions import lines
 from hybrid.cli import app
 from hybrid.errors import AccessDenied, EngineError, MissingCapability, Unreachable
@@ -77,7 +74,8 @@ def test_interrupted_before_any_answer_it_goes_on_and_ends_in_the_same_file(scri
     scripted.asked, scripted.before, scripted.fault = 0, before, signal.SIGINT
     done = batch(GOOD)
     assert done.exit_code == 130
-    kept = "nothing is answered yet" if before == 1 else f"all up to line {before - 1} is answered"
+    num = before - 1
+    kept = f"{num} line{' is' if num == 1 else 's are'} answered" if num else "nothing is answered yet"
     assert done.stderr == f"hybrid: {kept}; the same command goes on from there\n"
     assert out() == whole[: before - 1]
     scripted.fault, scripted.asked = None, 0
@@ -97,7 +95,7 @@ def test_what_is_no_lines_fault_ends_the_batch_and_is_in_no_line(scripted, batch
     done = batch(GOOD)
     assert done.exit_code == code
     assert done.stderr.splitlines() == [
-        "hybrid: all up to line 2 is answered; the same command goes on from there",
+        "hybrid: 2 lines are answered; the same command goes on from there",
         "hybrid: said",
     ]
     assert len(out()) == 2
@@ -195,6 +193,7 @@ def test_standard_output_gets_the_lines_of_a_file_and_leaves_none_behind(scripte
     found = [json.loads(line) for line in done.stdout.splitlines()]
     for line in whole + found:
         line.pop("timing")
+    whole, found = (sorted(each, key=lambda line: line["line"]) for each in (whole, found))
     assert (found, len(found)) == (whole, 6)
     assert {each.name for each in tmp_path.iterdir()} == before
     assert scripted.asked == 12, "nothing is known of an earlier run"
@@ -202,7 +201,11 @@ def test_standard_output_gets_the_lines_of_a_file_and_leaves_none_behind(scripte
 
 def test_what_standard_output_cannot_be_asked_is_refused_before_a_model_is_loaded(scripted, tmp_path):
     (tmp_path / "in").write_text("a\n")
-    for flags, said in ((["--again", "failed"], "--again asks"), (["--json"], "--json prints")):
+    for flags, said in (
+        (["--again", "failed"], "--again asks"),
+        (["--json"], "--json prints"),
+        (["--sort"], "--sort writes"),
+    ):
         done = CliRunner().invoke(app, ["batch", str(tmp_path / "in"), "-", *flags])
         assert (done.exit_code, done.stdout) == (2, "")
         assert f"OUT is standard output, and {said}" in done.stderr
@@ -219,23 +222,6 @@ def test_interrupted_what_was_answered_is_printed_and_it_says_that_nothing_goes_
         assert "; the same command begins anew, and with a file as OUT it would go on\n" in done.stderr
 
 
-def test_a_line_that_was_finished_behind_one_that_was_not_is_printed_at_the_end(monkeypatch):
-    """It may be paid, and no file has it."""
-    printed = io.BytesIO()
-    monkeypatch.setattr("sys.stdout", SimpleNamespace(buffer=printed))
-    output = PrintedOutput(parallel=3)
-    asked = lines_of(["a", "b", "c", "d"])
-    assert list(output.remaining(iter(asked), lambda *_: None)) == asked
-    for line in asked:
-        output.begin(line)
-    for number, numbers in ((3, []), (1, [1]), (4, [])):
-        assert [each.line for each in output.add(number, encode(asked[number - 1], {"id": None}))] == numbers
-    for _ in range(2):
-        output.close()  # once where the batch ends early, and once more where it is left
-        assert [json.loads(line)["line"] for line in printed.getvalue().splitlines()] == [1, 3, 4]
-    assert output.has_gaps, "so that nobody is told that all up to the last is there"
-
-
 def test_lines_that_failed_name_the_command_that_asks_them_corrected_and_it_does(scripted, batch, out, tmp_path):
     """Whoever has bought the other lines buys none of them again."""
     done = batch([GOOD[0], '"torn', GOOD[1]], "--parallel", "2")
@@ -250,7 +236,8 @@ def test_lines_that_failed_name_the_command_that_asks_them_corrected_and_it_does
     scripted.asked = 0
     assert batch([GOOD[0], "mended", GOOD[1]], "--again", "failed").exit_code == 0
     assert (out()[0], out()[2], scripted.asked) == (first, third, 1)
-    assert out()[1]["text"]
+    assert (out()[3]["line"], len(out())) == (2, 4)
+    assert out()[3]["text"]
     assert "give another file" in batch([GOOD[0], "mended", "another"], "--again", "failed").stderr
 
 
@@ -291,6 +278,23 @@ def test_the_help_has_examples_and_says_what_the_exit_codes_mean():
     assert "5 finished, but" in said
 
 
+def test_sorted_at_the_end_or_when_nothing_is_left_to_ask_it_has_one_line_a_question_in_order(
+    scripted, batch, out, tmp_path
+):
+    lines = [GOOD[0], '"torn', GOOD[1]]
+    batch(lines)
+    lines[1] = "mended"
+    batch(lines, "--again", "failed")
+    assert [line["line"] for line in out()] == [1, 2, 3, 2]
+    first, _, third, second = out()
+    scripted.opened = 0
+    assert batch(lines, "--sort").exit_code == 0
+    assert (out(), scripted.opened) == ([first, second, third], 0)
+    assert batch([*lines, GOOD[2]], "--sort").exit_code == 0
+    assert [line["line"] for line in out()] == [1, 2, 3, 4]
+    assert {each.name for each in tmp_path.iterdir()} == {"in", "out"}
+
+
 HOT = [json.dumps("a b c")] * 6
 
 
@@ -326,17 +330,11 @@ def test_a_seed_on_the_command_line_is_that_of_every_line_that_names_none(batch,
     assert [line["seed"] for line in out()] == [9, 9, 4, 9]
 
 
-def test_a_line_that_is_corrected_once_more_after_an_interruption_has_a_way_on(scripted, batch, out, tmp_path):
-    """The refusal named the very command that was refused."""
-    again, beside = ("--again", "failed"), tmp_path / "out.again-failed"
+def test_a_line_that_is_corrected_once_more_after_an_interruption_is_asked_as_it_is_now(scripted, batch, out, tmp_path):
+    again = ("--again", "failed")
     assert batch(['"torn', '"torn', GOOD[0]]).exit_code == 5
     scripted.asked, scripted.before, scripted.fault = 0, 1, signal.SIGINT
     assert batch(['"torn again', "mended", GOOD[0]], *again).exit_code == 130
-    scripted.fault, mended = None, ["mended, too", "mended", GOOD[0]]
-    refused = batch(mended, *again)
-    assert refused.exit_code == 2
-    assert f"{beside}: line 1 there does not answer line 1 of the input" in refused.stderr
-    assert "remove that file, and the same command asks its lines anew" in refused.stderr
-    beside.unlink()
-    assert batch(mended, *again).exit_code == 0
-    assert all(line["text"] for line in out())
+    scripted.fault = None
+    assert batch(["mended, too", "mended", GOOD[0]], *again, "--sort").exit_code == 0
+    assert [bool(line["text"]) for line in out()] == [True] * 3

@@ -37,6 +37,7 @@ def test_bill_and_discarded_money_add_up_to_what_all_runs_have_cost(batch, answe
     done = ledger.run(batch, 0)
     assert answers.asked == [], "whoever reads the output says the same"
     assert "hybrid: 0.002464 USD more went into attempts that were replaced or not better" in done.stderr
+    assert batch("--sort").exit_code == 6
     found = [json.loads(line) for line in (tmp_path / "out").read_bytes().splitlines()]
     assert [each.get("discarded_nanousd") for each in found] == [
         None,

@@ -1,4 +1,4 @@
-"""The output of a batch: every line once, in order, wherever the process is killed."""
+"""The output of a batch: every line answered once, wherever the process is killed."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import io
 import json
 import os
 from contextlib import closing
+from itertools import permutations
 from pathlib import Path
 
 import pytest
 from cases import each_of
 
-from hybrid.batch import output as batch_part
 from hybrid.batch import questions
-from hybrid.batch.output import BatchOutput
-from hybrid.batch.output_lines import encode
+from hybrid.batch.output import BatchOutput, CloudNames, Outcome, encode
 from hybrid.errors import UsageError
 
 INPUT = b'"one"\n\n{"prompt":"two"}\nthree\n"four"\n'
@@ -30,15 +29,17 @@ def result(line):
     return {"id": line.number, "text": f"é中 {line.content.decode()}\n"}
 
 
-def go_on(path, raw=INPUT, stop_after=None):
+def go_on(path, raw=INPUT, stop_after=None, backwards=False):
     """Answer what is left, or so many lines of it; return the numbers of those kept and of those answered."""
-    kept, done = [], []
+    done = []
     with closing(BatchOutput(path)) as output:
-        for line in output.remaining(lines(raw), lambda entry, _: kept.append(entry.line)):
+        todo = output.remaining(lines(raw), CloudNames())
+        kept = list(output.entries)
+        for line in list(todo)[::-1] if backwards else todo:
             if len(done) == stop_after:
                 break
-            output.begin(line)
-            done += [entry.line for entry in output.add(line.number, encode(line, result(line)))]
+            output.add(line, result(line))
+            done.append(line.number)
     return kept, done
 
 
@@ -62,92 +63,79 @@ def test_a_file_cut_at_any_byte_ends_in_the_same_lines(tmp_path, whole, monkeypa
         assert path.read_bytes() == whole
 
 
-LONG = b"\n\n".join(b'"question %d"' % i for i in range(1, 6)) + b"\n"
-SCRIPTS = {  # lines, by number, in the order in which they are finished; 1 to 9, every second one blank
-    "the first last": [3, 5, 7, 9, 1],
-    "one in the middle last": [1, 5, 7, 9, 3],
-    "backwards": [9, 7, 5, 3, 1],
-    "in pairs": [3, 1, 7, 5, 9],
-}
-
-
-def finish(path, wanted, asked, most=None):
-    """Begin all lines that are left and finish them in an order, each noted in ``asked`` before it is kept."""
-    with closing(BatchOutput(path, 4)) as output:
-        todo = {line.number: line for line in output.remaining(lines(LONG), lambda *_: None)}
-        for line in todo.values():
-            output.begin(line)
-        for number in [each for each in wanted if each in todo][:most]:
-            asked.append(number)
-            output.add(number, encode(todo[number], result(todo[number])))
-
-
-class DiskStates:
-    """Notes what the files of a folder hold whenever one changes: after each byte, cut and removal."""
-
-    def __init__(self, folder, monkeypatch):
-        self.folder, self.seen = folder, []
-        write, truncate, unlink, replace = os.write, os.ftruncate, Path.unlink, Path.replace
-
-        def written(fd, raw):
-            for i in range(len(raw)):
-                assert write(fd, bytes(raw[i : i + 1])) == 1
-                self.note()
-            return len(raw)
-
-        def noted(change):
-            def changed(*args, **named):
-                done = change(*args, **named)
-                self.note()
-                return done
-
-            return changed
-
-        monkeypatch.setattr(os, "write", written)
-        monkeypatch.setattr(os, "fsync", lambda _: None)
-        monkeypatch.setattr(os, "ftruncate", noted(truncate))
-        monkeypatch.setattr(Path, "unlink", noted(unlink))
-        monkeypatch.setattr(Path, "replace", noted(replace))
-
-    def note(self):
-        found = {each.name: each.read_bytes() for each in self.folder.iterdir()}
-        if not self.seen or self.seen[-1] != found:
-            self.seen.append(found)
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_killed_at_every_byte_of_both_files_and_between_them_it_ends_in_the_same_lines(tmp_path, monkeypatch, script):
-    """A line that was whole in either file is not asked again: its money was spent."""
-    (tmp_path / "a").mkdir()
-    with monkeypatch.context() as patched:
-        states = DiskStates(tmp_path / "a", patched)
-        finish(tmp_path / "a" / "out", SCRIPTS[script], [])
-    expected = states.seen[-1]
-    assert expected.keys() == {"out"}, "nothing is left beside it"
-    assert expected["out"].count(b"\n") == 5
+def test_lines_in_any_order_cut_at_any_byte_end_in_one_line_a_question(tmp_path, whole, monkeypatch):
+    """A line that is whole was paid, and is not asked again; the file never loses a byte of it."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    for number, state in each_of(enumerate(states.seen)):
-        (tmp_path / str(number)).mkdir()
-        for name, content in state.items():
-            (tmp_path / str(number) / name).write_bytes(content)
-        asked = []
-        finish(tmp_path / str(number) / "out", SCRIPTS[script], asked)
-        assert {each.name: each.read_bytes() for each in (tmp_path / str(number)).iterdir()} == expected
-        whole = {
-            each.split(b",")[0] for content in state.values() for each in content.splitlines(True) if b"\n" in each
-        }
-        assert sorted(asked) == [each for each in (1, 3, 5, 7, 9) if b'{"line":%d' % each not in whole]
-    assert len(states.seen) > 500
+    path, found = tmp_path / "out", whole.splitlines(keepends=True)
+    for order in each_of(permutations(found)):
+        raw = b"".join(order)
+        for cut in range(len(raw) + 1):
+            path.write_bytes(raw[:cut])
+            kept, done = go_on(path)
+            assert kept == [json.loads(line)["line"] for line in order[: raw[:cut].count(b"\n")]]
+            assert done == sorted({1, 3, 4, 5} - set(kept))
+            stored = path.read_bytes()
+            assert stored.startswith(raw[: cut and raw[:cut].rfind(b"\n") + 1])
+            assert sorted(stored.splitlines(keepends=True)) == sorted(found)
 
 
-def test_killed_many_times_over_each_line_is_asked_once(tmp_path):
-    path, asked = tmp_path / "out", []
-    for _ in range(5):
-        finish(path, SCRIPTS["backwards"], asked, most=1)
-    assert asked == SCRIPTS["backwards"]
-    finish(path, SCRIPTS["backwards"], asked)
-    assert len(asked) == 5
-    assert [path] == list(tmp_path.iterdir())
+def again(path, said, asked=frozenset({Outcome.DEGRADED})):
+    """Answer the degraded lines, and those that are missing, once more."""
+    with closing(BatchOutput(path)) as output:
+        todo = list(output.remaining(lines(), CloudNames(), asked))
+        for line in todo:
+            output.add(line, result(line) | {"text": said, "bill": {"nanousd": 3, "cloud_only_nanousd": 3}})
+        return [line.number for line in todo]
+
+
+def newest(path):
+    """The line that counts of each number."""
+    return {line["line"]: line for line in map(json.loads, path.read_bytes().splitlines())}
+
+
+def test_asked_again_and_cut_at_any_byte_the_newest_whole_line_counts(tmp_path, monkeypatch):
+    """An answer that was bought in the place of a degraded one is bought once, and its predecessor's cost stays."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    path, old = tmp_path / "out", {"degraded": "gone", "bill": {"nanousd": 7, "cloud_only_nanousd": 7}}
+    begun = b"".join(encode(line, result(line) | (old if line.number > 3 else {})) for line in lines())
+    path.write_bytes(begun)
+    assert again(path, "second") == [4, 5]
+    raw = path.read_bytes()
+    assert raw.startswith(begun)
+    for cut in range(len(begun), len(raw) + 1):
+        path.write_bytes(raw[:cut])
+        held = raw[len(begun) : cut].count(b"\n")
+        assert again(path, "third") == [4, 5][held:]
+        found = newest(path)
+        assert [found[i]["text"] for i in (4, 5)] == ["second"] * held + ["third"] * (2 - held)
+        assert [found[i]["discarded_nanousd"] for i in (4, 5)] == [7, 7]
+        assert again(path, "fourth") == []
+
+
+def test_sorted_it_has_one_line_a_question_in_order_and_killed_around_that_it_has_all(tmp_path, whole, monkeypatch):
+    path = tmp_path / "out"
+    go_on(path, backwards=True)
+    path.write_bytes(whole.replace(b"one", b"old").splitlines(keepends=True)[0] + path.read_bytes())
+    before, replace, found = path.read_bytes(), Path.replace, []
+
+    def dying(self, target):
+        found.append(self.read_bytes())
+        raise OSError("killed")
+
+    for change in (dying, replace):
+        monkeypatch.setattr(Path, "replace", change)
+        with closing(BatchOutput(path)) as output:
+            assert list(output.remaining(lines(), CloudNames())) == []
+            if change is dying:
+                with pytest.raises(OSError, match="killed"):
+                    output.sort()
+                assert path.read_bytes() == before
+            else:
+                output.sort()
+                with pytest.raises(UsageError, match="another process is writing it"):
+                    BatchOutput(path)
+    assert found == [path.read_bytes()] == [whole]
+    assert list(tmp_path.iterdir()) == [path, *tmp_path.glob("whole")]
 
 
 def test_stopping_after_any_line_and_going_on_is_the_same_as_not_stopping(tmp_path, whole):
@@ -171,7 +159,6 @@ def test_an_input_that_has_grown_goes_on(tmp_path, whole):
         (b"my diary\n", "something that no batch wrote"),
         (b"my diary, without a line break", "something that no batch wrote"),
         (b'"one"\n', "something that no batch wrote"),
-        (b'{"line":2,', "something that no batch wrote"),
         (b"\n", "something that no batch wrote"),
     ],
 )
@@ -188,8 +175,8 @@ def test_a_file_of_something_else_is_refused_and_left_as_it_was(tmp_path, conten
     ("raw", "said"),
     [
         (INPUT.replace(b"two", b"too"), "line 3 there does not answer line 3 of the input"),
-        (b"\n" + INPUT, "line 1 there does not answer line 2"),
-        (INPUT.replace(b"\n\n", b"\n"), "line 3 there does not answer line 2"),
+        (b"\n" + INPUT, "line 4 there does not answer line 4"),
+        (INPUT.replace(b"\n\n", b"\n"), "line 3 there does not answer line 3"),
         (b'"one"\n', "holds more lines than the input"),
         (b"", "holds more lines than the input"),
     ],
@@ -274,19 +261,11 @@ def test_a_line_is_on_the_disk_before_it_is_counted(tmp_path, monkeypatch):
     assert order == [path.stat().st_size]
 
 
-def test_a_line_that_waits_is_on_the_disk_before_it_is_counted(tmp_path, monkeypatch):
-    order = []
-    monkeypatch.setattr(os, "fsync", lambda fd: order.append(os.fstat(fd).st_size))
-    finish(tmp_path / "out", [5, 7], [])
-    assert order[-1] == (tmp_path / "out.part").stat().st_size > order[0] > 0
-
-
 def test_what_json_cannot_hold_is_null(tmp_path):
     path = tmp_path / "out"
     with closing(BatchOutput(path)) as output:
-        (line, *_) = output.remaining(lines(), print)
-        output.begin(line)
-        output.add(line.number, encode(line, {"certificate": float("inf")}))
+        (line, *_) = output.remaining(lines(), CloudNames())
+        output.add(line, {"certificate": float("inf")})
     assert path.read_bytes().endswith(b'"certificate":null}\n')
 
 
@@ -299,93 +278,50 @@ def test_a_batch_that_version_0_1_0_began_goes_on(tmp_path):
     assert go_on(path) == ([1], [3, 4, 5])
 
 
-@pytest.fixture
-def waiting(tmp_path):
-    """An output that holds one line, and two that wait behind another."""
-    finish(tmp_path / "out", [1, 7, 5], [], most=3)
-    return tmp_path / "out.part"
+# ---- files that earlier versions left beside an output ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("part", [b"my diary\n", b"my diary", b'{"line":5}\n', b'{"line":x', b'"one"\n'])
-def test_a_foreign_file_in_the_place_of_the_lines_that_wait_is_refused_and_left_as_it_was(tmp_path, waiting, part):
-    whole = waiting.read_bytes()
-    for content in (part, whole + part):
-        waiting.write_bytes(content)
-        before = (tmp_path / "out").read_bytes()
-        with pytest.raises(UsageError, match=r"out.part holds something that no batch wrote"):
-            finish(tmp_path / "out", [3], [])
-        assert (waiting.read_bytes(), (tmp_path / "out").read_bytes()) == (content, before)
+def test_killed_at_every_byte_of_an_earlier_versions_files_no_line_is_asked_again(tmp_path, whole, monkeypatch):
+    """Lines 4 and 5 wait in OUT.part for line 3; a kill may have left 4 in both, and either file torn."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    found = whole.splitlines(keepends=True)
+    part = found[3] + found[2]
+    for out, held in ((found[0], {1}), (found[0] + found[1] + found[2], {1, 3, 4})):
+        for num_out, num_part in each_of(
+            [*((len(out), i) for i in range(len(part) + 1)), *((i, len(part)) for i in range(len(out) + 1))]
+        ):
+            (tmp_path / "out").write_bytes(out[:num_out])
+            (tmp_path / "out.part").write_bytes(part[:num_part])
+            whole_lines = [*out[:num_out].splitlines(True), *part[:num_part].splitlines(True)]
+            stood = {json.loads(line)["line"] for line in whole_lines if line.endswith(b"\n")}
+            kept, done = go_on(tmp_path / "out")
+            assert (set(kept), done) == (stood, sorted({1, 3, 4, 5} - stood))
+            assert sorted((tmp_path / "out").read_bytes().splitlines(keepends=True)) == sorted(found)
+            assert not (tmp_path / "out.part").exists()
+        assert held <= {1, 3, 4}
+
+
+def test_what_an_earlier_version_had_asked_again_is_taken_over_where_it_is_better(tmp_path, whole):
+    """Its ``--again`` was killed before its file took the output's place."""
+    path, found = tmp_path / "out", whole.splitlines(keepends=True)
+    better = found[1].replace(b"two", b"more")
+    path.write_bytes(found[0] + found[1].replace(b'"id":3', b'"id":3,"degraded":"gone"') + found[2] + found[3])
+    (tmp_path / "out.again-degraded").write_bytes(found[0] + better[:-3])
+    (tmp_path / "out.again-degraded.part").write_bytes(better)
+    assert go_on(path) == ([1, 3, 4, 5], [])
+    assert newest(path)[3] == json.loads(better)
+    assert path.read_bytes().count(b"\n") == 5
+    assert not list(tmp_path.glob("out.*"))
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
-    [(LONG.replace(b"n 3", b"n x"), "line 5 there does not answer line 5"), (LONG[:28], "holds more lines than the")],
+    "part", [b"my diary\n", b"my diary", b'{"line":5}\n', b'{"line":x', encode(questions.InputLine(5, b"x"), {})]
 )
-def test_lines_that_wait_for_another_input_are_refused_and_left_as_they_were(tmp_path, waiting, monkeypatch, raw, said):
-    content, before = waiting.read_bytes(), (tmp_path / "out").read_bytes()
-    monkeypatch.setitem(globals(), "LONG", raw)
-    with pytest.raises(UsageError, match=f"out.part.*{said}"):
-        finish(tmp_path / "out", [3], [])
-    assert (waiting.read_bytes(), (tmp_path / "out").read_bytes()) == (content, before)
-
-
-def test_lines_that_wait_for_an_output_that_is_gone_are_not_mixed_into_a_new_one(tmp_path, waiting):
-    content = waiting.read_bytes()
-    (tmp_path / "out").unlink()
-    with pytest.raises(UsageError, match=r"out.part holds lines of an output that is gone"):
-        finish(tmp_path / "out", [1], [])
-    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {"out.part": content}
-
-
-def test_what_waits_is_locked_with_the_output(tmp_path, waiting):
-    with closing(BatchOutput(tmp_path / "out")), pytest.raises(UsageError, match="another process is writing it"):
-        BatchOutput(tmp_path / "out")
-    (tmp_path / "link").symlink_to(tmp_path / "out")
-    asked = []
-    finish(tmp_path / "link", [3, 9], asked)
-    assert asked == [3, 9], "a link leads to what waits beside the file"
-    assert not waiting.exists()
-
-
-def test_the_file_of_waiting_lines_does_not_grow_with_the_output(tmp_path, monkeypatch):
-    """There is always one that waits, so that it is never empty."""
-    monkeypatch.setattr(batch_part, "MOST_MOVED_BYTES", 2000)
-    raw = b"".join(b'"question %d"\n' % i for i in range(200))
-    sizes, path = [], tmp_path / "out"
-    with closing(BatchOutput(path, 4)) as output:
-        todo = list(output.remaining(lines(raw), print))
-        for each in todo:
-            output.begin(each)
-        for early, late in zip(todo[2::2], todo[1::2], strict=False):
-            output.add(early.number, encode(early, result(early)))
-            if early.number == 3:
-                output.add(1, encode(todo[0], result(todo[0])))
-            sizes.append((tmp_path / "out.part").stat().st_size)
-            if early.number > 3:
-                output.add(late.number - 2, encode(todo[late.number - 3], result(todo[late.number - 3])))
-        assert output.num_waiting > 0
-    assert max(sizes) < 3000 < path.stat().st_size
-    asked = []
-    with closing(BatchOutput(path, 4)) as output:
-        for each in output.remaining(lines(raw), print):
-            output.begin(each)
-            asked.append(each.number)
-            output.add(each.number, encode(each, result(each)))
-    assert asked == [198, 200]
-    assert [json.loads(line)["line"] for line in path.read_bytes().splitlines()] == list(range(1, 201))
-
-
-def test_lines_that_an_earlier_run_left_open_are_begun_though_more_wait_than_a_smaller_run_may_hold(tmp_path):
-    path, raw = tmp_path / "out", b"".join(b'"question %d"\n' % i for i in range(100))
-    with closing(BatchOutput(path, 4)) as output:
-        todo = list(output.remaining(lines(raw), print))
-        for each in todo:
-            output.begin(each)
-        for each in todo[2:]:
-            output.add(each.number, encode(each, result(each)))
-    with closing(BatchOutput(path, 1)) as output:
-        for each in each_of(output.remaining(lines(raw), print)):
-            assert not output.is_full
-            output.begin(each)
-            output.add(each.number, encode(each, result(each)))
-    assert path.read_bytes().count(b"\n") == 100
+def test_a_foreign_file_in_the_place_of_one_of_an_earlier_version_is_refused_and_left_as_it_was(tmp_path, whole, part):
+    path = tmp_path / "out"
+    go_on(path, stop_after=1)
+    before = path.read_bytes()
+    (tmp_path / "out.part").write_bytes(part)
+    with pytest.raises(UsageError, match=r"out.part(: line 5 there does not| holds something that no batch wrote)"):
+        go_on(path)
+    assert (path.read_bytes(), (tmp_path / "out.part").read_bytes()) == (before, part)

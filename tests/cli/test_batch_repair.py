@@ -13,7 +13,7 @@ import typer
 from cases import each
 
 import hybrid
-from hybrid.batch.output_lines import OutputLine
+from hybrid.batch.output import OutputLine
 from hybrid.cli import app
 from hybrid.cli import tally as batch_repair
 from hybrid.cli.batch import batch
@@ -23,7 +23,7 @@ from hybrid.spend import CapStatus
 from hybrid.spend.ledger import CAP_LEVELS
 
 BATCH = typer.main.get_command(app).commands["batch"]
-OWN = {"again", "allow_degraded", "as_json", "help"}
+OWN = {"again", "allow_degraded", "sort", "as_json", "help"}
 SAMPLES, TEXT = {int: "7", float: "0.000012"}, "--it's a $text"
 
 

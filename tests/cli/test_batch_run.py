@@ -18,23 +18,14 @@ from hybrid.batch.questions import InputLine
 class Fake:
     """An answerer that takes a moment for each line, and notes what happens."""
 
-    def __init__(self, parallel=3, most_open=None):
+    def __init__(self, parallel=3):
         self.running, self.most, self.begun, self.kept, self.settled = set(), 0, [], [], []
-        self.handled_by = set()
-        self.most_open, self.fault, self.known = most_open, {}, {}
+        self.handled_by, self.fault = set(), {}
         self.moment = lambda number: 0.0
-        self.lines = ParallelLines(parallel, self.is_full, self.begin, self.answer, self.keep)
-
-    def is_full(self):
-        done = [each for each, _ in self.kept]
-        first = next((each for each in self.begun if each not in done), None)
-        return bool(self.most_open and first and self.begun[-1] - first + 1 >= self.most_open)
-
-    def begin(self, line):
-        self.begun.append(line.number)
-        return self.known.get(line.number)
+        self.lines = ParallelLines(parallel, self.answer, self.keep)
 
     async def answer(self, line):
+        self.begun.append(line.number)
         self.running.add(line.number)
         self.most = max(self.most, len(self.running))
         try:
@@ -70,22 +61,6 @@ def test_every_line_is_kept_once_and_never_more_than_there_are_places_are_answer
     assert fake.most == parallel
 
 
-def test_behind_a_line_that_takes_long_only_so_many_begin():
-    fake = Fake(2, most_open=10)
-    fake.moment = lambda number: 0.1 if number == 1 else 0
-    fake.run(30)
-    assert [each for each, _ in fake.kept[:10]] == [*range(2, 11), 1]
-    assert len(fake.kept) == 30
-
-
-def test_a_line_that_is_known_is_kept_and_not_answered():
-    fake = Fake()
-    fake.known = {2: "known", 3: "known"}
-    fake.run(4)
-    assert sorted(fake.kept) == [(1, "answer 1"), (2, "known"), (3, "known"), (4, "answer 4")]
-    assert sorted(fake.settled) == [1, 4]
-
-
 def test_what_ends_the_batch_is_raised_when_all_is_settled_and_what_was_finished_is_kept():
     fake = Fake(4)
     fake.moment = lambda number: 60 if number == 3 else 0.001 * number
@@ -108,7 +83,7 @@ def test_lines_that_are_finished_in_the_moment_in_which_another_fails_are_kept()
         if line.number in {2, 3}:
             raise ValueError("no line's fault" if line.number == 2 else "another")
 
-    fake.lines = ParallelLines(4, fake.is_full, fake.begin, at_once, fake.keep)
+    fake.lines = ParallelLines(4, at_once, fake.keep)
     with pytest.raises(ValueError, match="no line's fault"):
         fake.run(4)
     assert sorted(each for each, _ in fake.kept) == [1, 4]
@@ -116,9 +91,7 @@ def test_lines_that_are_finished_in_the_moment_in_which_another_fails_are_kept()
 
 def test_a_result_that_cannot_be_kept_ends_the_batch():
     fake = Fake(2)
-    fake.lines = ParallelLines(
-        2, fake.is_full, fake.begin, fake.answer, lambda *_: (_ for _ in ()).throw(OSError("full"))
-    )
+    fake.lines = ParallelLines(2, fake.answer, lambda *_: (_ for _ in ()).throw(OSError("full")))
     with pytest.raises(OSError, match="full"):
         fake.run(10)
     assert fake.running == set()

@@ -181,7 +181,7 @@ def batch(windows, *flags):
 
 @pytest.mark.slow
 def test_a_batch_that_was_killed_goes_on_and_its_lines_are_put_in_place(windows):
-    """What waits in OUT.part is removed, and what was asked again takes OUT's place, where no open file can be."""
+    """What was asked again is appended, and the sorted file takes OUT's place, where no open file can be."""
     questions = [f"What is {12 + 7 * i} + {91 - 2 * i}?" for i in range(8)]
     asked = [*map(json.dumps, questions), '{"prompt": ""}']
     (windows.folder / IN).write_bytes("\r\n".join(asked).encode())
@@ -199,13 +199,12 @@ def test_a_batch_that_was_killed_goes_on_and_its_lines_are_put_in_place(windows)
     whole = out.read_bytes()
     assert whole.startswith(kept)
     assert b"\r" not in whole
-    found = [json.loads(line) for line in whole.splitlines()]
+    windows.run(*batch(windows, "--again", "failed", "--sort"), code=5)
+    found = [json.loads(line) for line in out.read_bytes().splitlines()]
     assert [each["line"] for each in found] == list(range(1, 10))
     assert ["error" in each for each in found] == [False] * 8 + [True]
-    windows.run(*batch(windows, "--again", "failed"), code=5)
-    assert out.read_bytes().count(b"\n") == 9
     left = {path.name for path in windows.folder.iterdir() if path.name.startswith(OUT)}
-    assert left <= {OUT, f"{OUT}.lock", f"{OUT}.part.lock", f"{OUT}.again-failed.lock"}, "Windows removes the locks"
+    assert left <= {OUT, f"{OUT}.lock", f"{OUT}.sorting.lock"}, "Windows removes the locks"
     windows.check_names()
 
 
