@@ -102,7 +102,7 @@ def test_asked_again_and_cut_at_any_byte_the_newest_whole_line_counts(tmp_path, 
     assert again(path, "second") == [4, 5]
     raw = path.read_bytes()
     assert raw.startswith(begun)
-    for cut in range(len(begun), len(raw) + 1):
+    for cut in each_of(range(len(begun), len(raw) + 1)):
         path.write_bytes(raw[:cut])
         held = raw[len(begun) : cut].count(b"\n")
         assert again(path, "third") == [4, 5][held:]
