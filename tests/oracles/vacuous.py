@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import importlib
 from collections.abc import Iterator
+from importlib.util import find_spec
 from inspect import ismodule
 from typing import TypeAlias
 
@@ -145,6 +146,10 @@ def _product_numbers(tree: ast.Module) -> Iterator[tuple[str, float]]:
             home = importlib.import_module(node.module or "")
             for alias in node.names:
                 name, found = alias.asname or alias.name, getattr(home, alias.name, None)
+                if (
+                    found is None and hasattr(home, "__path__") and find_spec(f"{node.module}.{alias.name}")
+                ):  # a module that nobody has loaded yet
+                    found = importlib.import_module(f"{node.module}.{alias.name}")
                 inner = {f"{name}.{each}": value for each, value in vars(found).items()} if ismodule(found) else {}
                 for written, value in {name: found, **inner}.items():
                     if written.rpartition(".")[2].isupper() and isinstance(value, int | float):
