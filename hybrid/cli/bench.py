@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from hybrid.cli.bench_peers import PEERS_EPILOG, peers
 from hybrid.cli.bench_text import TEXT_EPILOG, text
 from hybrid.cli.bench_vocabulary import VOCABULARY_EPILOG, WORDINGS_EPILOG, vocabulary, wordings
 from hybrid.cli.exits import exit_codes, progress
+from hybrid.cli.text_tables import show
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
@@ -141,10 +141,7 @@ def _command(what: str) -> Callable[..., None]:
             pair = _read_pair(what, local, cloud)
             server = _read_server(what, None if pair else cloud, dialect, lengths)
             report = _measure(what, repetitions, folder, server, pair)
-            if as_json:
-                typer.echo(json.dumps(report.to_json()))
-            else:
-                _print(report)
+            show(report.to_json(), lambda _: _print(report), as_json=as_json)
 
     return command
 
