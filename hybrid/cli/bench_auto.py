@@ -22,7 +22,7 @@ from hybrid.cli.exits import exit_codes, progress
 from hybrid.cli.text_tables import (
     SETTINGS,
     AsJson,
-    Half,
+    BenchSplit,
     Out,
     Processes,
     agreement_line,
@@ -197,7 +197,7 @@ Critic = Annotated[
 
 def auto(
     num: Num = None,
-    split: Annotated[Half, typer.Option(help="Where the problems are drawn from.")] = Half.test,
+    split: Annotated[BenchSplit, typer.Option(help="Where the problems are drawn from.")] = BenchSplit.test,
     seed: Annotated[
         list[int] | None, typer.Option(help="Draw problems with it; may be repeated (1, 0, 2).", metavar="S", min=0)
     ] = None,

@@ -13,7 +13,7 @@ from rich.table import Table
 from hybrid.cli.exits import check_writable, exit_codes, progress, write_whole
 from hybrid.cli.text_tables import (
     AsJson,
-    Half,
+    BenchSplit,
     Out,
     Processes,
     agreement_line,
@@ -30,10 +30,9 @@ if TYPE_CHECKING:
 
     from hybrid.defer import Calibration
     from hybrid.lab.experiments.learning_trial import TeachingSection
-    from hybrid.lab.experiments.peers_suite import Ground
-    from hybrid.lab.experiments.peers_suite import Half as HalfName
+    from hybrid.lab.experiments.peers_suite import Ground, Half
 
-    GroundOf: TypeAlias = Callable[[HalfName, Callable[[str], None]], tuple[Ground, Calibration | None]]
+    GroundOf: TypeAlias = Callable[[Half, Callable[[str], None]], tuple[Ground, Calibration | None]]
 
 __all__ = ["PEERS_EPILOG", "peers", "print_peers_report"]
 
@@ -149,7 +148,9 @@ def peers(
     dials: Annotated[
         Path, typer.Option(help="Where the dials are kept that the calibration half sets.", metavar="FILE")
     ],
-    split: Annotated[Half, typer.Option(help="Set dials on the calibration half, or try them.")] = Half.test,
+    split: Annotated[
+        BenchSplit, typer.Option(help="Set dials on the calibration half, or try them.")
+    ] = BenchSplit.test,
     ladder: Annotated[
         Path | None, typer.Option(help="Another pair with its problems.", metavar="DIR", show_default=False)
     ] = None,
@@ -177,7 +178,7 @@ def peers(
     with exit_codes():
         if real and ladder is not None:
             raise UsageError("--real and --ladder are two grounds: give one of them")
-        if split == Half.calibration and (router or num):
+        if split == BenchSplit.calibration and (router or num):
             raise UsageError("--router and --num are of the test half")
         routed = dict.fromkeys(router or (), router_num)
         report = _report(dials, split.value, _ground_of(ladder, num, real=real), routed, processes, folder)
@@ -185,7 +186,7 @@ def peers(
 
 
 def _report(
-    dials: Path, half: HalfName, ground_of: GroundOf, routers: dict[str, int], processes: int, folder: Path | None
+    dials: Path, half: Half, ground_of: GroundOf, routers: dict[str, int], processes: int, folder: Path | None
 ) -> dict[str, Any]:
     from hybrid.cli.peers_forecasts import NUM_BOUGHT, LabelsSection, add_forecasts  # noqa: PLC0415
     from hybrid.lab.experiments.foreign_peers import check_peer, run_peer  # noqa: PLC0415
@@ -236,7 +237,7 @@ def _report(
 def _ground_of(ladder: Path | None, num: int | None, *, real: bool) -> GroundOf:
     """Return what draws a half of the ground that was asked for, beside the calibration that comes with its pair."""
 
-    def drawn(half: HalfName, report_progress: Callable[[str], None]) -> tuple[Ground, Calibration | None]:
+    def drawn(half: Half, report_progress: Callable[[str], None]) -> tuple[Ground, Calibration | None]:
         from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL  # noqa: PLC0415  (llama.cpp is loaded with it)
         from hybrid.cli.bench_learning import shipped_calibration  # noqa: PLC0415
         from hybrid.cli.bench_routed import real_calibration  # noqa: PLC0415

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hybrid.cli.exits import exit_codes, progress
-from hybrid.cli.text_tables import AsJson, Half, Out, Processes, out_folder, print_report, show
+from hybrid.cli.text_tables import AsJson, BenchSplit, Out, Processes, out_folder, print_report, show
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def text(
     temperature: Annotated[
         float | None, typer.Option(help="One temperature only (default: 0, 0.7 and 1).", metavar="T", min=0.0)
     ] = None,
-    split: Annotated[Half, typer.Option(help="Half of the questions that the rules answer.")] = Half.test,
+    split: Annotated[BenchSplit, typer.Option(help="Half of the questions that the rules answer.")] = BenchSplit.test,
     seed: Annotated[int, typer.Option(help="Which questions, and all draws.", metavar="S", min=0)] = 0,
     processes: Processes = 2,
     folder: Out = None,

@@ -23,7 +23,7 @@ WIDTH = 170
 SHARES = ("excess per_token", "nll per_token", "excess per_answer")
 
 
-class Half(StrEnum):
+class BenchSplit(StrEnum):
     """Which half of the questions or problems."""
 
     calibration = "calibration"
