@@ -33,8 +33,8 @@ check: a warm check against a bare decode of as many tokens.
 prefix: what a check sends, receives and costs this process as the text before it grows, on the bundled server or on
 the one that --cloud names (a model of the bundled vocabulary).
 
-bill: what kl costs behind 500 shared tokens, as a multiple of the large model's own bill, on the bundled server as four
-families charge, or on the one that --cloud names (the bundled large model, with room for 1,024 tokens).
+bill: what kl costs behind 500 shared tokens, as a multiple of the large model's own bill, on the bundled server as
+three families charge, or on the one that --cloud names (the bundled large model, with room for 1,024 tokens).
 
 overlap: what drafting on during a check saves, and tokens a second by policy and round trip.
 

@@ -37,6 +37,7 @@ from hybrid.lab.speed.measure import (
     wait_in_turn,
 )
 from hybrid.lab.speed.random_model import HALF_BILLION, TINY, TINY_RECURRENT, RandomModelShape, write_random_model
+from server_stub.arguments import parser
 
 
 @pytest.fixture(scope="module")
@@ -299,6 +300,12 @@ def test_what_a_check_receives_does_not_grow_with_the_text_where_rows_are_sent_f
     assert median("sglang", "a check sends") >= 160 * 2 / 1000  # a digit's id has two or three digits
     for dialect in each_of(check.BUNDLED):  # one is a part of the other
         assert 0 < median(dialect, "CPU of a check alone") < median(dialect, "CPU from check to check")
+
+
+def test_the_bundled_server_knows_every_family_that_a_benchmark_asks_it_to_be():
+    """It was asked for one that it does not have, after three that were measured."""
+    for flags in each_of([*money.BUNDLED.values(), *check.BUNDLED.values(), *check.FAMILIES_OF_NAMED.values()]):
+        assert parser().parse_args(["--model", "a.gguf", "--port", "0", *flags]).dialect
 
 
 @pytest.mark.slow

@@ -50,17 +50,16 @@ from hybrid.types import NO_USAGE, CloudUsage, Ids, Sampling
 
 SHARED = 500
 ARMS = (LARGE, KL, Arm("kl, span 16", "kl", {**KL.choices, "span": 16}))
-# How the bundled server stands for four others, by the dialect it is asked in.
+# How the bundled server stands for three others, by the dialect it is asked in.
 BUNDLED = {
     "vllm": ("--enable-prompt-tokens-details",),
     "vllm-tokens": ("--enable-prompt-tokens-details", "--enable-scale-out", "--v2-runner"),
     "sglang": ("--dialect", "sglang"),
-    "llama-server": ("--dialect", "llama-server"),
 }
 
 
 async def bill(bench: Bench) -> str:
-    """Measure a running server of the bundled large model, or the bundled server in the role of four others.
+    """Measure a running server of the bundled large model, or the bundled server in the role of three others.
 
     The number of pairs is that of the problems of each family.
     """
