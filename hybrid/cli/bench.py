@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +17,7 @@ from hybrid.cli.bench_peers import PEERS_EPILOG, peers
 from hybrid.cli.bench_text import TEXT_EPILOG, text
 from hybrid.cli.bench_vocabulary import VOCABULARY_EPILOG, WORDINGS_EPILOG, vocabulary, wordings
 from hybrid.cli.exits import exit_codes, progress
+from hybrid.cli.text_tables import show
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,8 +33,8 @@ check: a warm check against a bare decode of as many tokens.
 prefix: what a check sends, receives and costs this process as the text before it grows, on the bundled server or on
 the one that --cloud names (a model of the bundled vocabulary).
 
-bill: what kl costs behind 500 shared tokens, as a multiple of the large model's own bill, on the bundled server as four
-families charge, or on the one that --cloud names (the bundled large model, with room for 1,024 tokens).
+bill: what kl costs behind 500 shared tokens, as a multiple of the large model's own bill, on the bundled server as
+three families charge, or on the one that --cloud names (the bundled large model, with room for 1,024 tokens).
 
 overlap: what drafting on during a check saves, and tokens a second by policy and round trip.
 
@@ -80,36 +79,20 @@ unusable, 4 server unusable, 130 interrupted (143 terminated).
 """
 
 
-class Benchmark(StrEnum):
-    """What can be measured."""
-
-    engine = "engine"
-    kl = "kl"
-    check = "check"
-    prefix = "prefix"
-    bill = "bill"
-    overlap = "overlap"
-    ledger = "ledger"
-    recurrent = "recurrent"
-    parallel = "parallel"
-    batch = "batch"
-    serve = "serve"
-    chain = "chain"
-
-
-TITLES: Mapping[Benchmark, str] = {
-    Benchmark.engine: "a drafting step",
-    Benchmark.kl: "the divergence of one position",
-    Benchmark.check: "a warm check",
-    Benchmark.prefix: "what a check costs as the text before it grows",
-    Benchmark.bill: "what kl costs behind a long shared prompt",
-    Benchmark.overlap: "what drafting on during a check saves",
-    Benchmark.ledger: "what reserving and settling cost",
-    Benchmark.recurrent: "what a rejection costs a model with recurrent layers",
-    Benchmark.parallel: "what questions at once cost one another",
-    Benchmark.batch: "what several lines of a batch at once save",
-    Benchmark.serve: "what the endpoint's wire costs over the library",
-    Benchmark.chain: "what a chain of local models takes, beside each alone and what was chosen",
+# What can be measured; ``hybrid.lab.speed`` has a function by each name.
+TITLES: Mapping[str, str] = {
+    "engine": "a drafting step",
+    "kl": "the divergence of one position",
+    "check": "a warm check",
+    "prefix": "what a check costs as the text before it grows",
+    "bill": "what kl costs behind a long shared prompt",
+    "overlap": "what drafting on during a check saves",
+    "ledger": "what reserving and settling cost",
+    "recurrent": "what a rejection costs a model with recurrent layers",
+    "parallel": "what questions at once cost one another",
+    "batch": "what several lines of a batch at once save",
+    "serve": "what the endpoint's wire costs over the library",
+    "chain": "what a chain of local models takes, beside each alone and what was chosen",
 }
 
 
@@ -121,7 +104,7 @@ bench = typer.Typer(
 )
 
 
-def _command(what: Benchmark) -> Callable[..., None]:
+def _command(what: str) -> Callable[..., None]:
     """Return the command that measures one thing."""
 
     def command(
@@ -158,47 +141,46 @@ def _command(what: Benchmark) -> Callable[..., None]:
             pair = _read_pair(what, local, cloud)
             server = _read_server(what, None if pair else cloud, dialect, lengths)
             report = _measure(what, repetitions, folder, server, pair)
-            if as_json:
-                typer.echo(json.dumps(report.to_json()))
-            else:
-                _print(report)
+            show(report.to_json(), lambda _: _print(report), as_json=as_json)
 
     return command
 
 
-for _benchmark in Benchmark:
-    bench.command(_benchmark.value, help=f"Measure {TITLES[_benchmark]}.\n{EPILOG}")(_command(_benchmark))
-bench.command("auto", help=f"{auto.__doc__}\n{AUTO_EPILOG}")(auto)
-bench.command("peers", help=f"{peers.__doc__}\n{PEERS_EPILOG}")(peers)
-bench.command("vocabulary", help=f"{vocabulary.__doc__}\n{VOCABULARY_EPILOG}")(vocabulary)
-bench.command("text", help=f"{text.__doc__}\n{TEXT_EPILOG}")(text)
-bench.command("wordings", help=f"{wordings.__doc__}\n{WORDINGS_EPILOG}")(wordings)
+for _benchmark, _title in TITLES.items():
+    bench.command(_benchmark, help=f"Measure {_title}.\n{EPILOG}")(_command(_benchmark))
+for _name, _function, _epilog in (
+    ("auto", auto, AUTO_EPILOG),
+    ("peers", peers, PEERS_EPILOG),
+    ("vocabulary", vocabulary, VOCABULARY_EPILOG),
+    ("text", text, TEXT_EPILOG),
+    ("wordings", wordings, WORDINGS_EPILOG),
+):
+    bench.command(_name, help=f"{_function.__doc__}\n{_epilog}")(_function)
 
 
-def _read_pair(what: Benchmark, local: str | None, cloud: str | None) -> tuple[str, str] | None:
+def _read_pair(what: str, local: str | None, cloud: str | None) -> tuple[str, str] | None:
     """Return the names of the model to measure and of its reference; None without --local."""
     if local is None:
         return None
-    if what not in {Benchmark.engine, Benchmark.kl, Benchmark.check, Benchmark.overlap}:
+    if what not in {"engine", "kl", "check", "overlap"}:
         msg = f"hybrid bench {what} has a local model of its own: --local is for engine, kl, check and overlap"
         raise UsageError(msg)
-    if cloud is not None and what not in {Benchmark.kl, Benchmark.overlap}:
+    if cloud is not None and what not in {"kl", "overlap"}:
         msg = f"hybrid bench {what} measures one model: leave --cloud away"
         raise UsageError(msg)
     return local, local if cloud is None else cloud
 
 
-def _read_server(what: Benchmark, cloud: str | None, dialect: str | None, lengths: str | None) -> dict[str, Any] | None:
+def _read_server(what: str, cloud: str | None, dialect: str | None, lengths: str | None) -> dict[str, Any] | None:
     """Return the flags about a running server as keywords; None without --cloud."""
     if cloud is None:
         if dialect or lengths:
-            msg = "--dialect and --lengths are about the server that --cloud names"
-            raise UsageError(msg)
+            raise UsageError("--dialect and --lengths are about the server that --cloud names")
         return None
-    if what not in {Benchmark.prefix, Benchmark.bill}:
+    if what not in {"prefix", "bill"}:
         msg = f"hybrid bench {what} measures its own server: --cloud is for prefix and bill"
         raise UsageError(msg)
-    if lengths and what is not Benchmark.prefix:
+    if lengths and what != "prefix":
         msg = f"--lengths is for prefix: hybrid bench {what} has texts of its own"
         raise UsageError(msg)
     try:
@@ -210,7 +192,7 @@ def _read_server(what: Benchmark, cloud: str | None, dialect: str | None, length
 
 
 def _measure(
-    what: Benchmark,
+    what: str,
     repetitions: int | None,
     folder: Path | None,
     server: dict[str, Any] | None,
@@ -225,7 +207,7 @@ def _measure(
     running = speed.MeasuredServer(**server) if server else None
     with _model_folder(folder) as models, progress("the model is written") as report_progress:
         named = speed.NamedPair(*(model_file(name, report_progress) for name in pair)) if pair else None
-        return speed.run(what.value, models, report_progress, repetitions, running, named)
+        return speed.run(what, models, report_progress, repetitions, running, named)
 
 
 @contextmanager

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from hybrid.cli.bench_learning import (
+    fit_scores,
+    label_questions,
+    learning_of,
+    print_learning_report,
+    shipped_calibration,
+)
 from hybrid.cli.bench_text import write_drawing
 from hybrid.cli.exits import exit_codes, progress
-from hybrid.cli.text_tables import SETTINGS, agreement_line, aligned_table, estimate
+from hybrid.cli.text_tables import (
+    SETTINGS,
+    AsJson,
+    BenchSplit,
+    Out,
+    Processes,
+    agreement_line,
+    aligned_table,
+    estimate,
+    out_folder,
+    show,
+    wide_console,
+)
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,8 +51,7 @@ SHOWN_DIALS = ("auto", "auto, one worth", "auto, critic", "auto, critic, one wor
 
 def print_auto_report(report: dict[str, Any]) -> None:
     """Print every section's tables."""
-    terminal = Console(highlight=False)
-    console = Console(highlight=False, width=max(terminal.width, WIDTH))
+    console = wide_console(WIDTH)
     for section in report["sections"]:
         console.print(f"\n{section['section']}, {section['problems']} problems (95 % intervals over problems):")
         console.print(_arm_table(section["arms"]))
@@ -158,13 +173,6 @@ Exit codes: 0 done, 1 output lost, 2 usage, 3 model unusable, 130 interrupted.
 """
 
 
-class ProblemSplit(StrEnum):
-    """Which problems are answered."""
-
-    calibration = "calibration"
-    test = "test"
-
-
 Num = Annotated[
     int | None,
     typer.Option(
@@ -189,15 +197,12 @@ Critic = Annotated[
 
 def auto(
     num: Num = None,
-    split: Annotated[ProblemSplit, typer.Option(help="Where the problems are drawn from.")] = ProblemSplit.test,
+    split: Annotated[BenchSplit, typer.Option(help="Where the problems are drawn from.")] = BenchSplit.test,
     seed: Annotated[
         list[int] | None, typer.Option(help="Draw problems with it; may be repeated (1, 0, 2).", metavar="S", min=0)
     ] = None,
-    processes: Annotated[int, typer.Option(help="Processes, one thread each.", metavar="P", min=1, max=64)] = 2,
-    folder: Annotated[
-        Path | None,
-        typer.Option("--out", help="Keep what was found here (default: in your cache).", metavar="DIR"),
-    ] = None,
+    processes: Processes = 2,
+    folder: Out = None,
     ladder: Annotated[
         Path | None,
         typer.Option(
@@ -219,7 +224,7 @@ def auto(
     plot: Annotated[
         Path | None, typer.Option(help="Draw RPI against bill.", metavar="FILE.svg", show_default=False)
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Tell what asking where it pays recovers and costs, on problems with right answers."""
     with exit_codes():
@@ -231,93 +236,38 @@ def auto(
             raise UsageError("--critic is mid or small, and has neither --real, --learning, --ladder nor --plot")
         choices = {"split": split.value} | ({"num": num} if num else {}) | ({"seeds": tuple(seed)} if seed else {})
         if real:
-            _real(num, split, seed, folder, processes, chat=chat, as_json=as_json)
-        elif learning:
-            _learning(choices, folder, processes, as_json=as_json)
-        else:
-            _show(_report(choices, folder, processes, ladder, critic), plot, as_json=as_json)
+            from hybrid.cli.bench_routed import print_chat_report, print_routed_report, routed  # noqa: PLC0415
 
+            report = routed(num, split.value, seed[0] if seed else 0, folder, processes, chat=chat)
+            show(report, print_chat_report if chat else print_routed_report, as_json=as_json)
+            return
+        report = _report(choices, out_folder(folder, "bench-auto"), processes, ladder, critic, learning=learning)
+        if plot is not None:
+            from hybrid.lab.experiments.plot import auto_svg  # noqa: PLC0415
 
-def _show(report: dict[str, Any], plot: Path | None, *, as_json: bool) -> None:
-    """Draw and print the report of the problems."""
-    if plot is not None:
-        from hybrid.lab.experiments.plot import auto_svg  # noqa: PLC0415
-
-        write_drawing(plot, auto_svg(report))
-    if as_json:
-        typer.echo(json.dumps(report))
-    else:
-        print_auto_report(report)
-
-
-def _real(
-    num: int | None,
-    split: ProblemSplit,
-    seeds: list[int] | None,
-    folder: Path | None,
-    processes: int,
-    *,
-    chat: bool,
-    as_json: bool,
-) -> None:
-    """Print the report of the real pairs."""
-    from hybrid.cli.bench_routed import (  # noqa: PLC0415
-        print_chat_report,
-        print_routed_report,
-        routed,
-    )
-
-    report = routed(num, split.value, seeds[0] if seeds else 0, folder, processes, chat=chat)
-    if as_json:
-        typer.echo(json.dumps(report))
-    elif chat:
-        print_chat_report(report)
-    else:
-        print_routed_report(report)
-
-
-def _learning(choices: dict[str, Any], folder: Path | None, processes: int, *, as_json: bool) -> None:
-    """Print the report of what is learned online."""
-    from platformdirs import user_cache_path  # noqa: PLC0415  (help and usage errors need no llama.cpp)
-
-    from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL  # noqa: PLC0415
-    from hybrid.cli.bench_learning import learning_of, print_learning_report  # noqa: PLC0415
-    from hybrid.lab.experiments.problem_suite import ProblemPlan  # noqa: PLC0415
-    from hybrid.store.files import home_folder  # noqa: PLC0415
-
-    with progress("the problems are drawn") as report_progress:
-        place = folder or home_folder(user_cache_path) / "bench-auto"
-        run = _empty_run(BUNDLED_LOCAL, BUNDLED_CLOUD, place, processes)
-        report = learning_of(run, ProblemPlan(**choices), report_progress)
-    if as_json:
-        typer.echo(json.dumps(report))
-    else:
-        print_learning_report(report)
+            write_drawing(plot, auto_svg(report))
+        show(report, print_learning_report if learning else print_auto_report, as_json=as_json)
 
 
 def _report(
-    choices: dict[str, Any], folder: Path | None, processes: int, ladder: Path | None, critic: str | None
+    choices: dict[str, Any], folder: Path, processes: int, ladder: Path | None, critic: str | None, *, learning: bool
 ) -> dict[str, Any]:
-    from platformdirs import user_cache_path  # noqa: PLC0415  (help and usage errors need no llama.cpp)
-
+    from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL  # noqa: PLC0415  (help and usage errors need no llama.cpp)
     from hybrid.lab.experiments.problem_suite import ProblemPlan  # noqa: PLC0415
-    from hybrid.store.files import home_folder  # noqa: PLC0415
 
+    plan = ProblemPlan(**choices)
     with progress("the problems are drawn") as report_progress:
-        place = folder or home_folder(user_cache_path) / "bench-auto"
-        plan = ProblemPlan(**choices)
+        if learning:
+            return learning_of(_empty_run(BUNDLED_LOCAL, BUNDLED_CLOUD, folder, processes), plan, report_progress)
         if critic is not None:
-            return _run_critic(plan, critic, place, processes, report_progress)
-        return (
-            _run(plan, place, processes, report_progress)
-            if ladder is None
-            else _run_ladder(plan, ladder, place, processes, report_progress)
-        )
+            return _run_critic(plan, critic, folder, processes, report_progress)
+        if ladder is not None:
+            return _run_ladder(plan, ladder, folder, processes, report_progress)
+        return _run(plan, folder, processes, report_progress)
 
 
 def _run(plan: ProblemPlan, folder: Path, processes: int, report_progress: Any) -> dict[str, Any]:
     from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL  # noqa: PLC0415
-    from hybrid.cli.bench_learning import fit_scores, label_questions, shipped_calibration  # noqa: PLC0415
     from hybrid.lab.experiments.auto_suite import auto_sections  # noqa: PLC0415
     from hybrid.lab.experiments.problem_suite import THRESHOLD, as_questions, fitted_problems  # noqa: PLC0415
 
@@ -330,7 +280,6 @@ def _run(plan: ProblemPlan, folder: Path, processes: int, report_progress: Any) 
 def _run_critic(plan: ProblemPlan, critic: str, folder: Path, processes: int, report_progress: Any) -> dict[str, Any]:
     """Try a critic of the ladder: the other of ``mid`` and ``small`` drafts."""
     from hybrid.assemble import BUNDLED_CLOUD  # noqa: PLC0415
-    from hybrid.cli.bench_learning import fit_scores, label_questions, shipped_calibration  # noqa: PLC0415
     from hybrid.engine.identity import identify  # noqa: PLC0415
     from hybrid.lab.experiments.auto_suite import critic_sections  # noqa: PLC0415
     from hybrid.lab.experiments.problem_suite import PAIR, THRESHOLD, as_questions, fitted_problems  # noqa: PLC0415
@@ -350,7 +299,6 @@ def _run_critic(plan: ProblemPlan, critic: str, folder: Path, processes: int, re
 
 def _run_ladder(plan: ProblemPlan, ladder: Path, folder: Path, processes: int, report_progress: Any) -> dict[str, Any]:
     """Try another pair: ``small.gguf``, ``large.gguf`` and ``problems.jsonl`` of a folder."""
-    from hybrid.cli.bench_learning import fit_scores, label_questions  # noqa: PLC0415
     from hybrid.lab.experiments.auto_suite import auto_section  # noqa: PLC0415
     from hybrid.lab.experiments.peers_suite import read_problems  # noqa: PLC0415
     from hybrid.lab.experiments.problem_suite import THRESHOLD  # noqa: PLC0415

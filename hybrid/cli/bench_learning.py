@@ -6,10 +6,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
-from hybrid.cli.text_tables import WIDTH, agreement_line, aligned_table
+from hybrid.cli.text_tables import agreement_line, aligned_table, wide_console
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ def _teach(run: SectionRun, questions: Any, report_progress: Any) -> list[dict[s
 
 def print_learning_report(report: dict[str, Any]) -> None:
     """Print every table."""
-    console = Console(highlight=False, width=max(Console(highlight=False).width, WIDTH))
+    console = wide_console()
     console.print(f"\n{report['questions']} problems under tariff U; one check of each draft (once):", end=" ")
     console.print(f"RPI {report['once']['rpi']:.2f} at {report['once']['bill']:.2f} of the cloud's bill.")
     console.print("\nStarted with nothing, means over orders; the dial is what losing an answer is worth:")

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from hybrid.cli.exits import check_writable, exit_codes, progress, write_whole
-from hybrid.cli.text_tables import WIDTH, agreement_line, aligned_table, estimate
+from hybrid.cli.text_tables import (
+    AsJson,
+    BenchSplit,
+    Out,
+    Processes,
+    agreement_line,
+    aligned_table,
+    estimate,
+    out_folder,
+    show,
+    wide_console,
+)
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +42,7 @@ __all__ = ["PEERS_EPILOG", "peers", "print_peers_report"]
 
 def print_peers_report(report: dict[str, Any]) -> None:
     """Print the dials that were set, or the table of the questions that were tried."""
-    console = Console(highlight=False, width=max(Console(highlight=False).width, WIDTH))
+    console = wide_console()
     if report["half"] == "calibration":
         for tariff, dials in report["dials"].items():
             console.print(f"\n{report['ground']}, dials for an RPI of {dials['aim']:g} at {tariff}, set on "
@@ -135,18 +144,13 @@ Exit codes: 0 done, 1 output lost, 2 usage, 3 model unusable, 130 interrupted.
 """
 
 
-class PeersHalf(StrEnum):
-    """Which half is answered."""
-
-    calibration = "calibration"
-    test = "test"
-
-
 def peers(
     dials: Annotated[
         Path, typer.Option(help="Where the dials are kept that the calibration half sets.", metavar="FILE")
     ],
-    split: Annotated[PeersHalf, typer.Option(help="Set dials on the calibration half, or try them.")] = PeersHalf.test,
+    split: Annotated[
+        BenchSplit, typer.Option(help="Set dials on the calibration half, or try them.")
+    ] = BenchSplit.test,
     ladder: Annotated[
         Path | None, typer.Option(help="Another pair with its problems.", metavar="DIR", show_default=False)
     ] = None,
@@ -166,39 +170,30 @@ def peers(
         ),
     ] = None,
     router_num: Annotated[int, typer.Option(help="So many of them.", min=1, metavar="N")] = 300,
-    processes: Annotated[int, typer.Option(help="Processes, one thread each.", metavar="P", min=1, max=64)] = 2,
-    folder: Annotated[
-        Path | None, typer.Option("--out", help="Keep what was found here (default: in your cache).", metavar="DIR")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    processes: Processes = 2,
+    folder: Out = None,
+    as_json: AsJson = False,
 ) -> None:
     """Tell what every rule is worth beside simple baselines, at an equal bill."""
     with exit_codes():
         if real and ladder is not None:
             raise UsageError("--real and --ladder are two grounds: give one of them")
-        if split == PeersHalf.calibration and (router or num):
+        if split == BenchSplit.calibration and (router or num):
             raise UsageError("--router and --num are of the test half")
         routed = dict.fromkeys(router or (), router_num)
         report = _report(dials, split.value, _ground_of(ladder, num, real=real), routed, processes, folder)
-        if as_json:
-            typer.echo(json.dumps(report))
-            return
-
-        print_peers_report(report)
+        show(report, print_peers_report, as_json=as_json)
 
 
 def _report(
     dials: Path, half: Half, ground_of: GroundOf, routers: dict[str, int], processes: int, folder: Path | None
 ) -> dict[str, Any]:
-    from platformdirs import user_cache_path  # noqa: PLC0415  (help and usage errors need no llama.cpp)
-
     from hybrid.cli.peers_forecasts import NUM_BOUGHT, LabelsSection, add_forecasts  # noqa: PLC0415
     from hybrid.lab.experiments.foreign_peers import check_peer, run_peer  # noqa: PLC0415
     from hybrid.lab.experiments.peers_report import GroundRecords  # noqa: PLC0415
     from hybrid.lab.experiments.peers_suite import CHECK_SHARE  # noqa: PLC0415
     from hybrid.lab.experiments.problem_suite import THRESHOLD  # noqa: PLC0415
     from hybrid.lab.experiments.section import ModelPair, SectionRun, run_sections  # noqa: PLC0415
-    from hybrid.store.files import home_folder  # noqa: PLC0415
     from hybrid.tune.fit import fit  # noqa: PLC0415
 
     kept = _read(dials)
@@ -206,7 +201,7 @@ def _report(
         check_peer(name)
     if half == "calibration":
         check_writable("--dials", dials)
-    place = folder or home_folder(user_cache_path) / "bench-peers"
+    place = out_folder(folder, "bench-peers")
 
     def records(section: TeachingSection) -> list[dict[str, Any]]:
         pairs = {section.pair: ModelPair(calibration.local, calibration.cloud)}

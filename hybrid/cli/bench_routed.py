@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from hybrid.cli.exits import progress
-from hybrid.cli.text_tables import WIDTH, agreement_line, aligned_table, estimate
+from hybrid.cli.text_tables import agreement_line, aligned_table, estimate, out_folder, wide_console
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,8 +26,7 @@ SHOWN_ACTIONS = ("write", "spans", "other")
 
 def print_routed_report(report: dict[str, Any]) -> None:
     """Print every section's tables."""
-    terminal = Console(highlight=False)
-    console = Console(highlight=False, width=max(terminal.width, WIDTH))
+    console = wide_console()
     for section in report["sections"]:
         console.print(
             f"\n{section['section']}: {section['questions']} questions, dials from {section['calibrated_on']} others "
@@ -45,8 +43,7 @@ def print_routed_report(report: dict[str, Any]) -> None:
 
 def print_chat_report(report: dict[str, Any]) -> None:
     """Print what ``route`` recovers and costs beside the others, and how the client over the chat route agrees."""
-    terminal = Console(highlight=False)
-    console = Console(highlight=False, width=max(terminal.width, WIDTH))
+    console = wide_console()
     for section in report["sections"]:
         console.print(
             f"\n{section['section']}: {section['questions']} questions, {section['whole']} answers of route are one "
@@ -108,9 +105,7 @@ def routed(
 
     ``chat``: ``route`` over an endpoint that takes messages, beside the others.
     """
-    from platformdirs import user_cache_path  # noqa: PLC0415  (help and usage errors need no llama.cpp)
-
-    from hybrid.engine.real_models import model_file  # noqa: PLC0415
+    from hybrid.engine.real_models import model_file  # noqa: PLC0415  (help and usage errors need no llama.cpp)
     from hybrid.lab.experiments.chat_section import CHAT, chat_report, half_the_bill  # noqa: PLC0415
     from hybrid.lab.experiments.routed_report import (  # noqa: PLC0415
         chat_sections,
@@ -119,7 +114,6 @@ def routed(
         routed_sections,
     )
     from hybrid.lab.experiments.section import ModelPair, SectionRun, run_sections  # noqa: PLC0415
-    from hybrid.store.files import home_folder  # noqa: PLC0415
 
     with progress("the models are made ready") as report_progress:
         pairs = {
@@ -127,7 +121,7 @@ def routed(
             for pair, names in pair_models().items()
         }
         known = {pair: real_calibration(*names, pairs[pair].local) for pair, names in pair_models().items()}
-        place = folder or home_folder(user_cache_path) / "bench-auto"
+        place = out_folder(folder, "bench-auto")
         if chat:
             planners = {pair: half_the_bill(each) for pair, each in known.items()}
             asked = chat_sections(planners, num, split, seed)

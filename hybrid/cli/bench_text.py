@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hybrid.cli.exits import exit_codes, progress
+from hybrid.cli.text_tables import AsJson, BenchSplit, Out, Processes, out_folder, print_report, show
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,13 +54,6 @@ class TextPair(StrEnum):
     d4 = "d4"
 
 
-class TextSplit(StrEnum):
-    """Which half of the questions."""
-
-    calibration = "calibration"
-    test = "test"
-
-
 def text(
     num: Annotated[
         int | None, typer.Option("--num", "--n", help="Questions a section (30 to 300).", metavar="N", min=1)
@@ -69,17 +62,14 @@ def text(
     temperature: Annotated[
         float | None, typer.Option(help="One temperature only (default: 0, 0.7 and 1).", metavar="T", min=0.0)
     ] = None,
-    split: Annotated[TextSplit, typer.Option(help="Half of the questions that the rules answer.")] = TextSplit.test,
+    split: Annotated[BenchSplit, typer.Option(help="Half of the questions that the rules answer.")] = BenchSplit.test,
     seed: Annotated[int, typer.Option(help="Which questions, and all draws.", metavar="S", min=0)] = 0,
-    processes: Annotated[int, typer.Option(help="Processes, one thread each.", metavar="P", min=1, max=64)] = 2,
-    folder: Annotated[
-        Path | None,
-        typer.Option("--out", help="Keep what was found here (default: in your cache).", metavar="DIR"),
-    ] = None,
+    processes: Processes = 2,
+    folder: Out = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw recovered share against bill.", metavar="FILE.svg", show_default=False)
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Tell what every rule recovers and costs on real text."""
     with exit_codes():
@@ -90,25 +80,17 @@ def text(
         )
         if plot is not None:
             write_drawing(plot, pictures())
-        if as_json:
-            typer.echo(json.dumps(report))
-        else:
-            from hybrid.cli.text_tables import print_report  # noqa: PLC0415
-
-            print_report(report)
+        show(report, print_report, as_json=as_json)
 
 
 def _report(choices: dict[str, Any], folder: Path | None, processes: int) -> tuple[dict[str, Any], Any]:
     """Run what was asked for; return the report and a function that draws it."""
-    from platformdirs import user_cache_path  # noqa: PLC0415  (help and usage errors need no llama.cpp)
-
-    from hybrid.lab.experiments.plot import svg  # noqa: PLC0415
+    from hybrid.lab.experiments.plot import svg  # noqa: PLC0415  (help and usage errors need no llama.cpp)
     from hybrid.lab.experiments.suite import TextPlan  # noqa: PLC0415
-    from hybrid.store.files import home_folder  # noqa: PLC0415
 
     plan = TextPlan(**choices)
     with progress("the models are looked for") as report_progress:
-        report = _run(plan, folder or home_folder(user_cache_path) / "bench-text", processes, report_progress)
+        report = _run(plan, out_folder(folder, "bench-text"), processes, report_progress)
     return report, lambda: svg(report)
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from hybrid.cli.exits import exit_codes, progress
-from hybrid.cli.text_tables import aligned_table, estimate
+from hybrid.cli.text_tables import AsJson, aligned_table, estimate, show, wide_console
 
 if TYPE_CHECKING:
     from hybrid.lab.experiments.wordings import Tried
@@ -55,10 +53,7 @@ def vocabulary(
     with exit_codes():
         with progress("the models are loaded") as report_progress:
             report = asyncio.run(_measure(num, model or ["small", "alien"], policy or [*POLICIES], report_progress))
-        if as_json:
-            typer.echo(json.dumps(report))
-        else:
-            _print(report)
+        show(report, _print, as_json=as_json)
 
 
 async def _measure(num: int, models: list[str], policies: list[str], report_progress: Any) -> dict[str, Any]:
@@ -83,7 +78,7 @@ def _print(report: dict[str, Any]) -> None:
             recovered = "" if found["recovered"] is None else estimate(found["recovered"])
             cells = (right, recovered, f"{found['bill']:.2f}", str(found["same"]), f"{found['in_vain']:.2f}")
             table.add_row(model, policy, *cells)
-    Console(highlight=False, width=max(Console().width, 110)).print(table)
+    wide_console(110).print(table)
 
 
 # ``hybrid bench wordings``: what concepts are worth on the pair whose models say the same in other words.
@@ -122,16 +117,13 @@ def wordings(
     concepts: Annotated[
         Path | None, typer.Option(help="Which words say the same (default: what is true).", metavar="FILE")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Tell what KL over concepts is worth where most divergence is wording."""
     with exit_codes():
         with progress("the models are loaded") as report_progress:
             report = asyncio.run(_measure_wordings(num, concepts, report_progress))
-        if as_json:
-            typer.echo(json.dumps(report))
-        else:
-            _print_wordings(report)
+        show(report, _print_wordings, as_json=as_json)
 
 
 async def _measure_wordings(num: int, concepts: Path | None, report_progress: Any) -> dict[str, Any]:
@@ -168,7 +160,7 @@ async def _measure_wordings(num: int, concepts: Path | None, report_progress: An
 
 def _print_wordings(report: dict[str, Any]) -> None:
     """Print both splits, and what concepts are worth at equal bills."""
-    console = Console(highlight=False, width=max(Console().width, 170))
+    console = wide_console()
     pairs = report["pairs"]
     console.print(
         f"Pairs of words that are held for one: {pairs['found']}, true {pairs['true']}; precision "

@@ -1,10 +1,17 @@
-"""How the report of ``hybrid bench text`` looks on a terminal; ``hybrid.lab.experiments`` decides what it says."""
+"""How reports of ``hybrid bench`` are asked for and look on a terminal; ``hybrid.lab.experiments`` decides the rest.
+
+What several of its commands share comes first, the report of ``hybrid bench text`` after it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import json
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
@@ -16,10 +23,45 @@ WIDTH = 170
 SHARES = ("excess per_token", "nll per_token", "excess per_answer")
 
 
+class BenchSplit(StrEnum):
+    """Which half of the questions or problems."""
+
+    calibration = "calibration"
+    test = "test"
+
+
+Processes = Annotated[int, typer.Option(help="Processes, one thread each.", metavar="P", min=1, max=64)]
+Out = Annotated[
+    Path | None, typer.Option("--out", help="Keep what was found here (default: in your cache).", metavar="DIR")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+
+
+def out_folder(out: Path | None, name: str) -> Path:
+    """Return where what was found is kept: ``--out``, or a folder of the user's cache."""
+    from platformdirs import user_cache_path  # noqa: PLC0415  (help needs neither)
+
+    from hybrid.store.files import home_folder  # noqa: PLC0415
+
+    return out or home_folder(user_cache_path) / name
+
+
+def show(report: dict[str, Any], print_tables: Callable[[dict[str, Any]], None], *, as_json: bool) -> None:
+    """Print a report as one JSON object, or as its tables."""
+    if as_json:
+        typer.echo(json.dumps(report))
+    else:
+        print_tables(report)
+
+
+def wide_console(least: int = WIDTH) -> Console:
+    """Return a terminal that is wide enough for a table."""
+    return Console(highlight=False, width=max(Console(highlight=False).width, least))
+
+
 def print_report(report: dict[str, Any]) -> None:
     """Print every section's tables."""
-    terminal = Console(highlight=False)
-    console = Console(highlight=False, width=max(terminal.width, WIDTH))
+    console = wide_console()
     compared = [section for section in report["sections"] if section["positions"]]
     if compared:
         console.print("\nThe two models along the reference's greedy text (95 % intervals over questions):")

@@ -22,6 +22,7 @@ from hybrid.defer.score import (
     PriorScore,
     QuestionForecast,
     Score,
+    ScoreOver,
 )
 from hybrid.defer.signals import STATISTICS, CriticNumbers, DraftSignals, mean_surprise, statistics
 from hybrid.defer.state import KeptOutcomes, PairState, forget_outcomes
@@ -59,6 +60,7 @@ __all__ = [
     "QuestionForecast",
     "RoutedQuestions",
     "Score",
+    "ScoreOver",
     "floor_coin",
     "forget_outcomes",
     "mean_surprise",

@@ -230,13 +230,10 @@ class Correction:
         return cls(Familiarity.from_json(kept["familiarity"]), weights, center, scale, spread)
 
 
-@dataclass(frozen=True, eq=False)
-class CorrectedScore:
-    """A score with what was learned online on top."""
+class ScoreOver:
+    """What a score answers as the one that it stands over."""
 
-    kind: ClassVar[str] = "corrected"
     score: Score
-    correction: Correction
 
     @property
     def judge(self) -> str:
@@ -247,6 +244,20 @@ class CorrectedScore:
     def critic(self) -> str | None:
         """The critic whose numbers the score reads."""
         return self.score.critic
+
+    @property
+    def familiarity(self) -> Familiarity:
+        """The words of all questions that were seen."""
+        return self.score.familiarity
+
+
+@dataclass(frozen=True, eq=False)
+class CorrectedScore(ScoreOver):
+    """A score with what was learned online on top."""
+
+    kind: ClassVar[str] = "corrected"
+    score: Score
+    correction: Correction
 
     @property
     def familiarity(self) -> Familiarity:

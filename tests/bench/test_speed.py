@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
@@ -23,11 +24,20 @@ from hybrid.engine.bare import BareContext
 from hybrid.engine.llama import CHUNK, Weights
 from hybrid.errors import UsageError
 from hybrid.lab import speed
-from hybrid.lab.speed import batch, bill, chain, engine, kl, overlap, parallel, prefix, recurrent
+from hybrid.lab.speed import answers, check, engine, money, serve
 from hybrid.lab.speed import measure as load
-from hybrid.lab.speed.measure import BenchmarkLoad, BenchmarkReport, Measurement, NamedPair, Spread, ratio, run_in_turn
-from hybrid.lab.speed.random_model import HALF_BILLION, TINY, RandomModelShape, write_random_model
-from hybrid.lab.speed.recurrent_model import TINY as TINY_RECURRENT
+from hybrid.lab.speed.measure import (
+    BenchmarkLoad,
+    BenchmarkReport,
+    Measurement,
+    NamedPair,
+    Spread,
+    ratio,
+    run_in_turn,
+    wait_in_turn,
+)
+from hybrid.lab.speed.random_model import HALF_BILLION, TINY, TINY_RECURRENT, RandomModelShape, write_random_model
+from server_stub.arguments import parser
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +52,19 @@ def test_two_works_take_turns_and_neither_always_goes_first():
     assert (len(first), len(second)) == (3, 3)
     assert [i for _, i in told] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert [name for name, _ in told] == ["b", "a", "a", "b", "b", "a", "a", "b"]
+
+
+def test_three_ways_that_are_waited_for_take_turns_and_each_is_first_once():
+    told = []
+
+    async def way(name, i):
+        told.append(name)
+        return f"{name}{i}"
+
+    found = asyncio.run(wait_in_turn(3, *(partial(way, name) for name in "abc"), warm_up=1))
+    assert found == [[f"{name}{i}" for i in (1, 2, 3)] for name in "abc"]
+    turns = ["".join(told[at : at + 3]) for at in range(0, 12, 3)]
+    assert turns == ["bca", "cab", "abc", "bca"]
 
 
 def test_a_ratio_is_the_median_of_the_pairs_not_of_the_sides():
@@ -127,18 +150,20 @@ def test_the_bare_loop_decodes_what_the_engine_decodes(tiny):
 def test_ratios_stand_the_right_way_up(tiny, monkeypatch):
     """The first work takes twice as long as the second: that is what is called two, not a half."""
     monkeypatch.setattr(engine, "run_in_turn", lambda *_: ([2.0, 2.0], [1.0, 1.0]))
-    monkeypatch.setattr(engine.memory, "peak_mib", lambda loop, _: {"bare": 100.0}.get(loop, 130.0))
-    random = BenchmarkLoad(tiny)
-    figures = {figure.name: figure.value.median for figure in engine.run(random, lambda _: None, 2).figures}
+    monkeypatch.setattr(engine, "peak_mib", lambda loop, _: {"bare": 100.0}.get(loop, 130.0))
+    figures = {
+        figure.name: figure.value.median for figure in speed.run("engine", tiny.parent, lambda _: None, 2).figures
+    }
     assert figures["after 100 tokens: drafting step over bare llama_decode"] == 2.0
     assert figures["after 100 tokens: create_completion with log-probabilities over a drafting step"] == 2.0
     assert figures["peak memory above the bare loop, spans of 8"] == 30.0
 
 
-def test_a_rejection_is_counted_with_states_and_without(tmp_path):
+def test_a_rejection_is_counted_with_states_and_without(tmp_path, monkeypatch):
     """Without them it reads the prompt of 500 tokens and the answer again."""
     shapes = (TINY_RECURRENT["falcon-h1"], TINY_RECURRENT["mamba2"])
-    report = recurrent.run(tmp_path, lambda _: None, 8, [replace(shape, context=2048) for shape in shapes])
+    monkeypatch.setattr(engine, "SHAPES", [replace(shape, context=2048) for shape in shapes])
+    report = speed.run("recurrent", tmp_path, lambda _: None, 8)
     figures = [figure for figure in report.figures if figure.unit == "tokens"]
     assert [figure.value.high < 4 for figure in figures] == [True, False] * 2
     assert all(figure.value.low > 500 for figure in figures[1::2])
@@ -164,17 +189,17 @@ def test_a_rejection_is_counted_with_states_and_without(tmp_path):
 )
 def test_every_benchmark_runs_and_reports_finite_figures(tiny, name, monkeypatch):
     """On a model that is nobody's load: here only the measuring is tested."""
-    monkeypatch.setattr(overlap, "ROUND_TRIPS_MS", (0,))
-    monkeypatch.setattr(overlap, "PROBLEMS_A_FAMILY", 1)
-    monkeypatch.setattr(parallel, "LATENCY_MS", 10)
-    monkeypatch.setattr(batch, "LINES", 4)
-    monkeypatch.setattr(overlap, "SPANS_AN_ANSWER", 4)
-    monkeypatch.setattr(prefix, "LENGTHS", (20, 40))
-    monkeypatch.setattr(recurrent, "run", partial(recurrent.run, shapes=tuple(TINY_RECURRENT.values())))
-    monkeypatch.setattr(bill, "BUNDLED", {"sglang": bill.BUNDLED["sglang"]})
-    monkeypatch.setattr(bill, "ARMS", bill.ARMS[:2])
-    for setting, value in {"LATENCY_MS": 0, "AT_ONCE": (1, 2), "FAMILIES": chain.FAMILIES[:2], "CHOICES": 2}.items():
-        monkeypatch.setattr(chain, setting, value)
+    monkeypatch.setattr(answers, "ROUND_TRIPS_MS", (0,))
+    monkeypatch.setattr(answers, "PROBLEMS_A_FAMILY", 1)
+    monkeypatch.setattr(serve, "WAIT_MS", 10)
+    monkeypatch.setattr(serve, "LINES", 4)
+    monkeypatch.setattr(answers, "SPANS_AN_ANSWER", 4)
+    monkeypatch.setattr(check, "LENGTHS", (20, 40))
+    monkeypatch.setattr(engine, "SHAPES", tuple(TINY_RECURRENT.values()))
+    monkeypatch.setattr(money, "BUNDLED", {"sglang": money.BUNDLED["sglang"]})
+    monkeypatch.setattr(money, "ARMS", money.ARMS[:2])
+    for setting, value in {"CHAIN_MS": 0, "AT_ONCE": (1, 2), "FAMILIES": answers.FAMILIES[:2], "CHOICES": 2}.items():
+        monkeypatch.setattr(answers, setting, value)
     told = []
     assert_reported(name, speed.run(name, tiny.parent, told.append, repetitions=2))
     assert told, "nothing was said while it ran"
@@ -185,9 +210,9 @@ def test_every_benchmark_runs_and_reports_finite_figures(tiny, name, monkeypatch
 def test_a_named_pair_is_measured_at_every_length_that_fits(name, tmp_path, monkeypatch):
     monkeypatch.setattr(load, "NEAR", 20)
     monkeypatch.setattr(load, "LONG", (60, 100_000))
-    monkeypatch.setattr(overlap, "CONTEXT", 128)
-    monkeypatch.setattr(overlap, "QUESTIONS_OF_NAMED", 1)
-    monkeypatch.setattr(overlap, "SPANS_AN_ANSWER", 3)
+    monkeypatch.setattr(answers, "CONTEXT", 128)
+    monkeypatch.setattr(answers, "QUESTIONS_OF_NAMED", 1)
+    monkeypatch.setattr(answers, "SPANS_AN_ANSWER", 3)
     local, cloud = BUNDLED_LOCAL, BUNDLED_CLOUD
     if name == "overlap":  # the bundled models end a text that is not in the form of a question
         shape = RandomModelShape(width=64, hidden=96, layers=2, heads=2, kv_heads=1, context=1024)
@@ -203,7 +228,7 @@ def test_a_named_pair_is_measured_at_every_length_that_fits(name, tmp_path, monk
 
 def test_what_the_interval_costs_is_told_with_the_mass_that_was_unseen(tmp_path, monkeypatch):
     """Of rows of two models: an interval is no point where the reference has shown 20 of its tokens."""
-    monkeypatch.setattr(kl, "TOP_K", 2)
+    monkeypatch.setattr(engine, "TOP_K", 2)
     report = speed.run("kl", tmp_path, lambda _: None, 12, pair=NamedPair(BUNDLED_LOCAL, BUNDLED_CLOUD))
     notes = {figure.name: figure.note for figure in report.figures}
     assert float(notes["KL interval"].split()[2]) > 0
@@ -262,7 +287,7 @@ def assert_reported(name, report):
 @pytest.mark.slow
 def test_what_a_check_receives_does_not_grow_with_the_text_where_rows_are_sent_from_the_draft_on(tmp_path, monkeypatch):
     """SGLang sends the rows of the draft, vLLM's token-in route those that its cache lacks, its completions all."""
-    monkeypatch.setattr(prefix, "LENGTHS", (40, 160))
+    monkeypatch.setattr(check, "LENGTHS", (40, 160))
     figures = {figure.name: figure.value for figure in speed.run("prefix", tmp_path, lambda _: None, 1).figures}
 
     def median(dialect: str, what: str) -> float:
@@ -273,15 +298,21 @@ def test_what_a_check_receives_does_not_grow_with_the_text_where_rows_are_sent_f
     assert 0.5 <= median("vllm-tokens", received) <= 1.2
     assert 2 <= median("vllm", received) <= 160 / 40
     assert median("sglang", "a check sends") >= 160 * 2 / 1000  # a digit's id has two or three digits
-    for dialect in each_of(prefix.BUNDLED):  # one is a part of the other
+    for dialect in each_of(check.BUNDLED):  # one is a part of the other
         assert 0 < median(dialect, "CPU of a check alone") < median(dialect, "CPU from check to check")
+
+
+def test_the_bundled_server_knows_every_family_that_a_benchmark_asks_it_to_be():
+    """It was asked for one that it does not have, after three that were measured."""
+    for flags in each_of([*money.BUNDLED.values(), *check.BUNDLED.values(), *check.FAMILIES_OF_NAMED.values()]):
+        assert parser().parse_args(["--model", "a.gguf", "--port", "0", *flags]).dialect
 
 
 @pytest.mark.slow
 def test_a_bill_behind_a_shared_prefix_is_higher_where_checks_read_no_cache(monkeypatch):
     """The same requests, the same tokens: what they cost is the server's word alone."""
-    monkeypatch.setattr(bill, "ARMS", bill.ARMS[:2])
-    monkeypatch.setattr(bill, "BUNDLED", {name: bill.BUNDLED[name] for name in ("vllm", "vllm-tokens")})
+    monkeypatch.setattr(money, "ARMS", money.ARMS[:2])
+    monkeypatch.setattr(money, "BUNDLED", {name: money.BUNDLED[name] for name in ("vllm", "vllm-tokens")})
     figures = speed.run("bill", None, lambda _: None, 1).figures
     vllm, tokens = (figure.value.median for figure in figures)
     assert vllm > 1.5 * tokens
@@ -291,8 +322,8 @@ def test_a_bill_behind_a_shared_prefix_is_higher_where_checks_read_no_cache(monk
 @pytest.mark.slow
 def test_decoding_is_not_counted_as_the_clients_work(tmp_path, monkeypatch):
     """An engine that burns a second of CPU while decoding changes no figure by it."""
-    monkeypatch.setattr(prefix, "LENGTHS", (40,))
-    decode = prefix.LlamaEngine.extend
+    monkeypatch.setattr(check, "LENGTHS", (40,))
+    decode = check.LlamaEngine.extend
 
     def slowly(*given):
         ends = time.thread_time() + 0.05
@@ -300,10 +331,10 @@ def test_decoding_is_not_counted_as_the_clients_work(tmp_path, monkeypatch):
             pass
         return decode(*given)
 
-    monkeypatch.setattr(prefix.LlamaEngine, "extend", slowly)
-    monkeypatch.setattr(prefix, "BUNDLED", {"sglang": prefix.BUNDLED["sglang"]})
+    monkeypatch.setattr(check.LlamaEngine, "extend", slowly)
+    monkeypatch.setattr(check, "BUNDLED", {"sglang": check.BUNDLED["sglang"]})
     figures = {figure.name: figure.value for figure in speed.run("prefix", tmp_path, lambda _: None, 1).figures}
-    decoded = 1000 * 0.05 * prefix.SPAN  # ms, in each draft
+    decoded = 1000 * 0.05 * check.SPAN  # ms, in each draft
     assert 0 < figures["sglang: after 40 tokens, CPU from check to check"].median < decoded / 4
 
 

@@ -51,4 +51,6 @@ def test_lines_that_a_cap_changed_are_marked_and_all_repaired_once_it_is_raised(
     assert again.returncode == 0
     summary = json.loads(again.stdout)
     assert (summary["asked_again"], summary["better"], summary["degraded"]) == (len(marked), len(marked), 0)
-    assert all(line["degraded"] is None for line in lines("out"))
+    newest = {line["line"]: line for line in lines("out")}
+    assert len(newest) == len(PROBLEMS)
+    assert all(line["degraded"] is None for line in newest.values())

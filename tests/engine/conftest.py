@@ -17,8 +17,7 @@ from scripted_engine import ScriptedEngine
 
 import hybrid
 from hybrid.engine.llama import Weights
-from hybrid.lab.speed.recurrent_model import TINY as TINY_RECURRENT
-from hybrid.lab.speed.recurrent_model import write_recurrent_model
+from hybrid.lab.speed.random_model import TINY_RECURRENT, write_random_model
 from hybrid.prob import Dense
 
 BUNDLED = Path(hybrid.__file__).parent / "models" / "small.gguf"
@@ -201,7 +200,7 @@ def weights(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny")
     loaded = {kind: Weights(write_tiny(folder / f"{kind}.gguf", kind)) for kind in KINDS}
     loaded |= {
-        name: Weights(write_recurrent_model(folder / f"{name}.gguf", shape)) for name, shape in TINY_RECURRENT.items()
+        name: Weights(write_random_model(folder / f"{name}.gguf", shape)) for name, shape in TINY_RECURRENT.items()
     }
     loaded["bundled"] = Weights(BUNDLED)
     yield loaded

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from hybrid.engine import Cursor, Interrupted, num_shared, recurrent
 from hybrid.engine.recurrent import STEP, least_useful
-from hybrid.lab.speed.recurrent_model import TINY
+from hybrid.lab.speed.random_model import TINY_RECURRENT
 from hybrid.prob import Dense
 
 RECURRENT = ("recurrent", "hybrid")  # Mamba, and Qwen3.5's kind
-ARCHITECTURES = (*RECURRENT, *TINY)
+ARCHITECTURES = (*RECURRENT, *TINY_RECURRENT)
 TOKENS = st.integers(0, 6)
 # Tokens read at once, with rows or without, or one by one; or a place to go back to.
 STEPS = st.one_of(

@@ -14,7 +14,7 @@ from cases import each, each_of
 from scripted_engine import ScriptedEngine
 
 from hybrid.engine.llama import Weights
-from hybrid.lab.speed.recurrent_model import TINY, write_recurrent_model
+from hybrid.lab.speed.random_model import TINY_RECURRENT, write_random_model
 from hybrid.policy import PRESETS
 from hybrid.run import Finished, RequestSent, SpanDrafted
 
@@ -54,7 +54,7 @@ class EightWords(ScriptedEngine):
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
     folder = tmp_path_factory.mktemp("recurrent")
-    loaded = {kind: Weights(write_recurrent_model(folder / f"{kind}.gguf", TINY[kind])) for kind in KINDS}
+    loaded = {kind: Weights(write_random_model(folder / f"{kind}.gguf", TINY_RECURRENT[kind])) for kind in KINDS}
     yield loaded
     for each_of_them in loaded.values():
         each_of_them.close()

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from hybrid.defer import CriticNumbers, DraftSignals, LabelledDraft, LabelledQuestion, Score
-from hybrid.defer.signals import OF_TOKENS
 from hybrid.lab.arms import Arm
 from hybrid.lab.experiments.decisions import AnswersByDecisions, HeardPlanner, KeptForecasts
 from hybrid.lab.experiments.driver_check import is_sampled
 from hybrid.lab.experiments.problem_suite import GradedQuestion, graded_record
-from hybrid.lab.experiments.section import CLOUD, LOCAL, CheckAnswer, TrialQuestion, arms_to_json
+from hybrid.lab.experiments.routed_section import signals_of_json, signals_to_json
+from hybrid.lab.experiments.section import CLOUD, LOCAL, CheckAnswer, TrialQuestion, answer_arms, arms_to_json
 from hybrid.lab.experiments.tariffs import PRICES, SETTINGS, PriceSetting, ask_prices
 from hybrid.lab.experiments.world import World, WorldAnswer, shown_row
 from hybrid.policy import PolicyOptions, preset
@@ -64,10 +64,7 @@ class LabelSection:
     async def answer(self, world: World, number: int, seed: int, check: CheckAnswer) -> dict[str, Any]:
         """Label one question; the world forgets it afterwards."""
         question, sampling = self.questions[number], Sampling(seed=seed)
-        answers: dict[str, WorldAnswer] = {}
-        for arm in (LOCAL, CLOUD):
-            answers[arm.name] = await world.answer(question.text, arm, sampling, question.max_tokens)
-            await check(arm, sampling, answers[arm.name])
+        answers = await answer_arms(world, question, (LOCAL, CLOUD), sampling, check)
         labelled = label(world, question.text, answers[LOCAL.name], self.threshold)
         cloud = answers[CLOUD.name]
         world.forget()
@@ -106,21 +103,22 @@ def first_rejection(tokens: Ids, local: list[Dense], cloud: list[Dense], thresho
 def label_to_json(labelled: LabelledDraft) -> dict[str, Any]:
     """Return plain data for ``json.dumps``, exact to the last bit."""
     signals = labelled.signals
-    arrays = {name: getattr(signals, name).tolist() for name in ("tokens", *OF_TOKENS)}
-    own = {"words": list(signals.words), "prompt_tokens": signals.prompt_tokens, "ended": signals.ended}
+    own = {"words": list(signals.words), "prompt_tokens": signals.prompt_tokens}
     if signals.critic is not None:
         own["critic"] = {name: getattr(signals.critic, name).tolist() for name in OF_CRITIC}
-    return {**own, **arrays, "first_rejection": labelled.first_rejection, "excess": labelled.excess.tolist()}
+    return {
+        **own,
+        **signals_to_json(signals),
+        "first_rejection": labelled.first_rejection,
+        "excess": labelled.excess.tolist(),
+    }
 
 
 def label_of_json(kept: Mapping[str, Any]) -> LabelledDraft:
     """Read what ``label_to_json`` gave."""
-    entropy, top, second, logprob = (np.array(kept[name], dtype=np.float64) for name in OF_TOKENS)
-    tokens = np.array(kept["tokens"], dtype=np.int64)
     said = kept.get("critic")
     critic = None if said is None else CriticNumbers(*(np.array(said[name], dtype=np.float64) for name in OF_CRITIC))
-    words, prompt_tokens, ended = tuple(kept["words"]), kept["prompt_tokens"], kept["ended"]
-    signals = DraftSignals(words, prompt_tokens, 0, tokens, entropy, top, second, logprob, ended=ended, critic=critic)
+    signals = signals_of_json(kept, tuple(kept["words"]), kept["prompt_tokens"], critic)
     return LabelledDraft(signals, kept["first_rejection"], np.array(kept["excess"], dtype=np.float64))
 
 

@@ -14,9 +14,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 
-from hybrid.defer import DraftSignals, Forecast, KeptScore, QuestionForecast, Score, score_to_json
+from hybrid.defer import DraftSignals, Forecast, KeptScore, QuestionForecast, Score, ScoreOver, score_to_json
 from hybrid.defer.signals import OF_TOKENS
-from hybrid.defer.words import Familiarity
 from hybrid.policy.plan import DraftPlan
 from hybrid.policy.planning import Planner
 
@@ -63,28 +62,13 @@ class HeardPlanner(Planner):
 
 
 @dataclass
-class KeptForecasts:
+class KeptForecasts(ScoreOver):
     """A score that forecasts each draft of a question once, however often its signals are read."""
 
     kind: ClassVar[str] = "kept"
     score: Score
     _drafts: dict[Decision, Forecast] = field(default_factory=dict)
     _questions: dict[tuple[tuple[int, ...], int], QuestionForecast] = field(default_factory=dict)
-
-    @property
-    def judge(self) -> str:
-        """The score's."""
-        return self.score.judge
-
-    @property
-    def critic(self) -> str | None:
-        """The score's."""
-        return self.score.critic
-
-    @property
-    def familiarity(self) -> Familiarity:
-        """The score's."""
-        return self.score.familiarity
 
     def to_json(self) -> dict[str, Any]:
         """Return the score's own plain data, its kind among it."""

@@ -30,7 +30,7 @@ from hybrid.lab.experiments.learning_suite import (
     shifts,
 )
 from hybrid.lab.experiments.problem_suite import GradedQuestion, graded_record
-from hybrid.lab.experiments.section import CLOUD, LOCAL, CheckAnswer, arms_to_json
+from hybrid.lab.experiments.section import CLOUD, LOCAL, CheckAnswer, answer_arms, arms_to_json
 from hybrid.lab.experiments.tariffs import SETTINGS
 from hybrid.lab.experiments.world import World
 from hybrid.policy.plan import DraftPlan
@@ -66,11 +66,7 @@ class TeachingSection:
     async def answer(self, world: World, number: int, seed: int, check: CheckAnswer) -> dict[str, Any]:
         """Judge one problem's two answers; the world forgets it afterwards."""
         question, sampling = self.questions[number], Sampling(seed=seed)
-        drafted, written = [
-            await world.answer(question.text, arm, sampling, question.max_tokens) for arm in (LOCAL, CLOUD)
-        ]
-        for arm, answered in ((LOCAL, drafted), (CLOUD, written)):
-            await check(arm, sampling, answered)
+        drafted, written = (await answer_arms(world, question, (LOCAL, CLOUD), sampling, check)).values()
         labelled = label(world, question.text, drafted, self.threshold)
         local, cloud = world.rows(written.prompt, written.ids) if written.ids else ([], [])
         record: dict[str, Any] = {
@@ -83,11 +79,8 @@ class TeachingSection:
             "cloud_right": question.grade(written.answer.text),
         }
         if self.arms:
-            record["arms"] = {}
-        for arm in self.arms:
-            answered = await world.answer(question.text, arm, sampling, question.max_tokens)
-            await check(arm, sampling, answered)
-            record["arms"][arm.name] = graded_record(answered, question)
+            answers = await answer_arms(world, question, self.arms, sampling, check)
+            record["arms"] = {name: graded_record(answered, question) for name, answered in answers.items()}
         if self.num_drawn:
             record |= {"text_drafted": drafted.answer.text, "texts_drawn": []}
         for number_drawn in range(self.num_drawn):

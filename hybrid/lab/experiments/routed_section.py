@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.defer import DraftSignals, word_buckets
+from hybrid.defer import CriticNumbers, DraftSignals, word_buckets
+from hybrid.defer.signals import OF_TOKENS
 from hybrid.lab.arms import Arm
-from hybrid.lab.experiments.section import CLOUD, LOCAL, CheckAnswer, arms_to_json
+from hybrid.lab.experiments.section import CLOUD, LOCAL, CheckAnswer, answer_arms, arms_to_json
 from hybrid.lab.experiments.suite import answer_record
 from hybrid.lab.experiments.world import World, WorldAnswer
 from hybrid.tasks.assistant import AssistantQuestion
@@ -61,10 +62,7 @@ class RoutedSection:
     async def answer(self, world: World, number: int, seed: int, check: CheckAnswer) -> dict[str, Any]:
         """Let both models answer a question; the world forgets it afterwards."""
         question, sampling = self.questions[number], Sampling(self.temperature, self.top_k, seed=seed)
-        answers: dict[str, WorldAnswer] = {}
-        for arm in self.arms:
-            answers[arm.name] = await world.answer(question.text, arm, sampling, question.max_tokens)
-            await check(arm, sampling, answers[arm.name])
+        answers = await answer_arms(world, question, self.arms, sampling, check)
         clouds, drafted = answers[CLOUD.name].ids, answers[LOCAL.name]
         records = {name: answer_record(world, answered, clouds, question) for name, answered in answers.items()}
         signals = signals_of(world, question.text, drafted)
@@ -93,14 +91,20 @@ def signals_of(world: World, question: str, drafted: WorldAnswer) -> DraftSignal
 
 def signals_to_json(signals: DraftSignals) -> dict[str, Any]:
     """Return a first draft's signals as plain data, without the question's."""
-    numbers = {name: getattr(signals, name).tolist() for name in ("tokens", "entropy", "top", "second", "logprob")}
+    numbers = {name: getattr(signals, name).tolist() for name in ("tokens", *OF_TOKENS)}
     return {**numbers, "ended": signals.ended}
+
+
+def signals_of_json(
+    told: Mapping[str, Any], words: tuple[int, ...], prompt_tokens: int, critic: CriticNumbers | None = None
+) -> DraftSignals:
+    """Read what ``signals_to_json`` gave, of a question's words and the tokens of its prompt."""
+    tokens = np.array(told["tokens"], dtype=np.int64)
+    entropy, top, second, logprob = (np.array(told[name], dtype=np.float64) for name in OF_TOKENS)
+    ended = told["ended"]
+    return DraftSignals(words, prompt_tokens, 0, tokens, entropy, top, second, logprob, ended=ended, critic=critic)
 
 
 def recorded_signals(record: Mapping[str, Any]) -> DraftSignals:
     """Read the signals of a record's draft."""
-    told = record["signals"]
-    tokens = np.array(told["tokens"], dtype=np.int64)
-    entropy, top, second, logprob = (np.array(told[name]) for name in ("entropy", "top", "second", "logprob"))
-    words, prompt_tokens = word_buckets(record["text"]), record["prompt_tokens"]
-    return DraftSignals(words, prompt_tokens, 0, tokens, entropy, top, second, logprob, ended=told["ended"])
+    return signals_of_json(record["signals"], word_buckets(record["text"]), record["prompt_tokens"])

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,11 +23,14 @@ from hybrid.lab.experiments.routed_section import SPANS, recorded_signals
 from hybrid.lab.experiments.section import CLOUD, LOCAL
 from hybrid.lab.experiments.tariffs import PRICES, PriceSetting, TokenPrices, ask_prices
 from hybrid.lab.experiments.text_report import (
+    HALF,
     LOSSES,
     NUM_RESAMPLES,
+    SHARES,
     AnsweredTexts,
     LossName,
     answered,
+    bill_at,
     shares_and_bills,
 )
 from hybrid.policy.plan import DraftPlan, Worth
@@ -37,9 +39,6 @@ from hybrid.prob import Floats
 from hybrid.tasks.statistics import rpi, wilson
 from hybrid.tasks.text_statistics import bill_ratio
 
-# The shares that are asked for, and told where a dial is swept.
-SHARES = (0.5, 0.8, 0.95)
-HALF = 0.5
 # A swept dial: multiples of the worth at half the bill.
 SWEPT = tuple(np.geomspace(0.02, 50.0, 81).tolist())
 # A client that knows nothing of its pair of models; its dial moves.
@@ -161,9 +160,7 @@ class RoutedTable:
         half = self.amounts["half the bill"]
         points = [self._point(self.actions(half * each)) for each in SWEPT]
         return {
-            loss: {
-                f"{share:g}": _bill_at([(point["bill"], point[loss]) for point in points], share) for share in SHARES
-            }
+            loss: {f"{share:g}": bill_at([(point["bill"], point[loss]) for point in points], share) for share in SHARES}
             for loss in LOSSES
         }
 
@@ -263,11 +260,3 @@ def _share(local: AnsweredTexts, routed: AnsweredTexts, cloud: AnsweredTexts, lo
     low, high = local.losses[loss, "per_token"].sum(), cloud.losses[loss, "per_token"].sum()
     gap: Floats = low - high
     return float((low - routed.losses[loss, "per_token"].sum()) / gap) if gap > 0.0 else 0.0
-
-
-def _bill_at(points: Sequence[tuple[float, float]], share: float) -> float | None:
-    """Return the bill at which a share is first reached, between two points of rising worth."""
-    for (bill, below), (more, above) in pairwise(points):
-        if below < share <= above:
-            return round(bill + (more - bill) * (share - below) / (above - below), 4)
-    return None

@@ -80,6 +80,17 @@ class Section(Protocol):
         ...
 
 
+async def answer_arms(
+    world: World, question: TrialQuestion, arms: Sequence[Arm], sampling: Sampling, check: CheckAnswer
+) -> dict[str, WorldAnswer]:
+    """Let arms answer a question, each answer checked; return them by the arms' names."""
+    answers: dict[str, WorldAnswer] = {}
+    for arm in arms:
+        answers[arm.name] = await world.answer(question.text, arm, sampling, question.max_tokens)
+        await check(arm, sampling, answers[arm.name])
+    return answers
+
+
 def arms_to_json(arms: Sequence[Arm]) -> list[Any]:
     """Return arms as what a record depends on."""
     return [(arm.name, arm.policy, dict(arm.choices)) for arm in arms]

@@ -15,7 +15,7 @@ import numpy as np
 
 from hybrid.lab.arms import Arm
 from hybrid.lab.experiments.position_table import positions
-from hybrid.lab.experiments.section import CLOUD, LOCAL, CheckAnswer, arms_to_json, spent_record
+from hybrid.lab.experiments.section import CLOUD, LOCAL, CheckAnswer, answer_arms, arms_to_json, spent_record
 from hybrid.lab.experiments.world import World, WorldAnswer
 from hybrid.tasks.assistant import QUESTIONS, AssistantQuestion, QuestionSplit
 from hybrid.tasks.text_statistics import repetition
@@ -54,10 +54,7 @@ class TextSection:
     async def answer(self, world: World, number: int, seed: int, check: CheckAnswer) -> dict[str, Any]:
         """Let every rule answer a question; the world forgets it afterwards."""
         question, sampling = self.questions[number], Sampling(self.temperature, self.top_k, seed=seed)
-        answers: dict[str, WorldAnswer] = {}
-        for arm in self.arms:
-            answers[arm.name] = await world.answer(question.text, arm, sampling, question.max_tokens)
-            await check(arm, sampling, answers[arm.name])
+        answers = await answer_arms(world, question, self.arms, sampling, check)
         cloud = answers[CLOUD.name]
         records = {name: answer_record(world, answered, cloud.ids, question) for name, answered in answers.items()}
         records[LOCAL.name] |= draft_signals(world, answers[LOCAL.name])

@@ -135,7 +135,9 @@ def routing_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         row = {"rule": name, **shares_and_bills(local, mixed(local, cloud, sent), cloud)}
         points = [at_bill(order, alone, share) for share in CURVE]
         row["curve"] = {loss: _curve(local, cloud, points, loss) for loss in LOSSES}
-        row["bill_at"] = {loss: _bills_at(row["curve"][loss]) for loss in LOSSES}
+        row["bill_at"] = {
+            loss: {f"{share:g}": bill_at(row["curve"][loss], share) for share in SHARES} for loss in LOSSES
+        }
         row["questions_sent"] = round(float(sent.mean()), 4) if sent.size else None
         rows.append(row)
     return rows
@@ -212,12 +214,8 @@ def _curve(local: AnsweredTexts, cloud: AnsweredTexts, points: Sequence[Floats],
     return [[bill, round(float((sent * gap).sum() / gap.sum()), 4)] for bill, sent in zip(CURVE, points, strict=True)]
 
 
-def _bills_at(curve: Sequence[Sequence[float]]) -> dict[str, float | None]:
-    """Return the least bill at which a share is recovered, between two points of a curve."""
-    return {f"{share:g}": _first(curve, share) for share in SHARES}
-
-
-def _first(curve: Sequence[Sequence[float]], share: float) -> float | None:
+def bill_at(curve: Sequence[Sequence[float]], share: float) -> float | None:
+    """Return the bill at which a share is first reached, between two points (bill, share); None where it is not."""
     for (bill, below), (more, above) in pairwise(curve):
         if below < share <= above:
             return round(bill + (more - bill) * (share - below) / (above - below), 4)

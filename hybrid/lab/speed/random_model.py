@@ -2,12 +2,14 @@
 
 The default has the shape of a small multilingual chat model: 494 million parameters, 151,936 tokens, eight bits a
 weight. A model may take the vocabulary of another file. Then both read a text alike, and the matrices are float16,
-which every other format can represent exactly.
-Needs the ``gguf`` package (extra ``bench``).
+which every other format can represent exactly. Layers of four architectures keep a state: ``mamba2`` has no attention,
+``falcon-h1`` has both in every layer. ``granitehybrid`` and ``lfm2`` have attention in every fourth layer, and Mamba's
+state space or a short convolution in the others. Needs the ``gguf`` package (extra ``bench``).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,17 @@ import numpy as np
 BLOCK = 32  # weights of a Q8_0 block: a float16 scale and 32 signed bytes
 SPECIAL = ("<unk>", "<s>", "</s>")
 NUM_BYTES = 256
+# Layers from one with attention to the next, 0: there is none. Granite's are one in ten, LFM2's six of sixteen.
+ATTENTION_EVERY = {"llama": 1, "falcon-h1": 1, "mamba2": 0, "granitehybrid": 4, "lfm2": 4}
+Tensors = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class RandomModelShape:
-    """A Llama-architecture model, in numbers. Query heads are a multiple of key-value heads."""
+    """A model in numbers. Query heads are a multiple of key-value heads; ``head`` 0: they share the width.
+
+    ``inner`` counts the channels of the state space, ``state`` the numbers of each.
+    """
 
     num_tokens: int = 151_936
     width: int = 896
@@ -31,18 +39,41 @@ class RandomModelShape:
     heads: int = 14
     kv_heads: int = 2
     context: int = 16_384
+    architecture: str = "llama"
+    inner: int = 0
+    state: int = 0
+    state_heads: int = 0
+    kernel: int = 4
+    window: int = 0
+    head: int = 0
+
+    def has_attention(self, layer: int) -> bool:
+        """Whether this layer attends."""
+        every = ATTENTION_EVERY[self.architecture]
+        return bool(every) and (layer + 1) % every == 0
 
     @property
     def num_parameters(self) -> int:
-        """Weights, the shared embedding counted once."""
-        kv_width = self.width // self.heads * self.kv_heads
-        layer = 2 * self.width * (self.width + kv_width) + 3 * self.width * self.hidden + 2 * self.width
-        return self.num_tokens * self.width + self.layers * layer + self.width
+        """Weights; an embedding that is the output's too is counted once."""
+        return sum(map(math.prod, _tensors(self).values()))
 
 
 HALF_BILLION = RandomModelShape()
 # The same vocabulary on next to nothing: a reference whose own computing hides no round trip.
 TINY = RandomModelShape(width=64, hidden=128, layers=1, heads=1, kv_heads=1)
+# As Falcon-H1 0.5B and Mamba2 370M, but for the vocabulary of the latter (50k).
+FALCON = RandomModelShape(32_784, 1024, 2048, 36, 8, 2, 16_384, "falcon-h1", 1536, 128, 24, head=64)
+MAMBA = RandomModelShape(32_784, 1024, 0, 48, 0, 0, 16_384, "mamba2", 2048, 128, 32)
+# One of each architecture that keeps a state, with next to no weights; LFM2 with a window and without.
+_STATEFUL = RandomModelShape(288, 32, 64, 4, 2, 1, 1024, "granitehybrid", 64, 16, 4, head=16)
+_LFM2 = replace(_STATEFUL, architecture="lfm2", inner=0, state=0, state_heads=0, kernel=3)
+TINY_RECURRENT = {
+    "mamba2": replace(_STATEFUL, architecture="mamba2", layers=2, hidden=0, heads=0, kv_heads=0),
+    "falcon-h1": replace(_STATEFUL, architecture="falcon-h1", layers=2),
+    "granitehybrid": _STATEFUL,
+    "lfm2": _LFM2,
+    "lfm2-window": replace(_LFM2, window=8),
+}
 
 
 def write_random_model(
@@ -57,27 +88,27 @@ def write_random_model(
     if path.exists():
         return path
     unfinished = path.with_suffix(".part")
-    writer = gguf.GGUFWriter(unfinished, "llama")
-    rng = np.random.default_rng(seed)
+    writer, rng = gguf.GGUFWriter(unfinished, shape.architecture), np.random.default_rng(seed)
     if vocabulary_of is None:
-        add_vocabulary(writer, shape.num_tokens)
+        _add_vocabulary(writer, shape.num_tokens)
         writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
-        for name, rows, columns in _matrices(shape):
-            writer.add_tensor(name, random_q8(rng, rows, columns), raw_dtype=gguf.GGMLQuantizationType.Q8_0)
     else:
         kinds = _copy_vocabulary(writer, vocabulary_of)
         shape = replace(shape, num_tokens=kinds.size)
         writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
-        for name, rows, columns in _matrices(shape):
-            weights = (rng.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float16)
+    _add_shape(writer, shape)
+    for name, dimensions in _tensors(shape).items():
+        if "norm" in name or len(dimensions) < 2 or dimensions[1] % BLOCK:
+            writer.add_tensor(name, _numbers(name, dimensions, rng).astype(np.float32))
+        elif vocabulary_of is None:
+            writer.add_tensor(name, _random_q8(rng, *dimensions), raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+        else:
+            weights = _numbers(name, dimensions, rng).astype(np.float16)
             if name == "token_embd.weight":
                 weights[kinds == gguf.TokenType.CONTROL] = 0.0  # a score of 0, and the largest is above that
             if name.endswith("attn_output.weight"):
                 weights[:] = 0.0  # attention is computed, and has no say
             writer.add_tensor(name, weights)
-    _add_shape(writer, shape)
-    for name in _norms(shape):
-        writer.add_tensor(name, np.ones(shape.width, dtype=np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -91,35 +122,97 @@ def _add_shape(writer: gguf.GGUFWriter, shape: RandomModelShape) -> None:
     writer.add_block_count(shape.layers)
     writer.add_feed_forward_length(shape.hidden)
     writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
+    by_layer = [shape.kv_heads * shape.has_attention(i) for i in range(shape.layers)]
+    writer.add_head_count_kv(shape.kv_heads if shape.architecture == "llama" else by_layer)
     writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_rope_freq_base(10_000.0)
     writer.add_vocab_size(shape.num_tokens)
+    if shape.head and shape.heads:
+        writer.add_key_length(shape.head)
+        writer.add_value_length(shape.head)
+        writer.add_rope_dimension_count(shape.head)
+    if shape.window:
+        writer.add_sliding_window(shape.window)
+    if shape.architecture == "lfm2":
+        writer.add_shortconv_l_cache(shape.kernel)
+    if shape.inner:
+        writer.add_ssm_conv_kernel(shape.kernel)
+        writer.add_ssm_inner_size(shape.inner)
+        writer.add_ssm_state_size(shape.state)
+        writer.add_ssm_time_step_rank(shape.state_heads)
+        writer.add_ssm_group_count(1)
 
 
-def _matrices(shape: RandomModelShape) -> list[tuple[str, int, int]]:
-    kv_width = shape.width // shape.heads * shape.kv_heads
-    found = [("token_embd.weight", shape.num_tokens, shape.width)]
+def _tensors(shape: RandomModelShape) -> Tensors:
+    """Return the dimensions of every tensor, the longest last."""
+    lfm2 = shape.architecture == "lfm2"
+    found: Tensors = {"token_embd.weight": (shape.num_tokens, shape.width)}
+    if shape.architecture != "llama":
+        found["output.weight"] = shape.num_tokens, shape.width
+    found["token_embd_norm.weight" if lfm2 else "output_norm.weight"] = (shape.width,)
     for i in range(shape.layers):
-        found += [
-            (f"blk.{i}.attn_q.weight", shape.width, shape.width),
-            (f"blk.{i}.attn_k.weight", kv_width, shape.width),
-            (f"blk.{i}.attn_v.weight", kv_width, shape.width),
-            (f"blk.{i}.attn_output.weight", shape.width, shape.width),
-            (f"blk.{i}.ffn_gate.weight", shape.hidden, shape.width),
-            (f"blk.{i}.ffn_up.weight", shape.hidden, shape.width),
-            (f"blk.{i}.ffn_down.weight", shape.width, shape.hidden),
-        ]
+        layer: Tensors = {"attn_norm.weight": (shape.width,)}
+        if shape.has_attention(i):
+            layer |= _attention(shape)
+        if not shape.has_attention(i) or shape.architecture == "falcon-h1":
+            layer |= _short_convolution(shape) if lfm2 else _state_space(shape)
+        if shape.hidden:
+            layer |= _feed_forward(shape)
+        found |= {f"blk.{i}.{name}": dimensions for name, dimensions in layer.items()}
     return found
 
 
-def _norms(shape: RandomModelShape) -> list[str]:
-    return ["output_norm.weight"] + [
-        f"blk.{i}.{name}.weight" for i in range(shape.layers) for name in ("attn_norm", "ffn_norm")
-    ]
+def _attention(shape: RandomModelShape) -> Tensors:
+    head = shape.head or shape.width // shape.heads
+    queries, keys = shape.heads * head, shape.kv_heads * head
+    norms: Tensors = {f"attn_{name}_norm.weight": (head,) for name in "qk"} if shape.architecture == "lfm2" else {}
+    return norms | {
+        "attn_q.weight": (queries, shape.width),
+        "attn_k.weight": (keys, shape.width),
+        "attn_v.weight": (keys, shape.width),
+        "attn_output.weight": (shape.width, queries),
+    }
 
 
-def random_q8(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
+def _state_space(shape: RandomModelShape) -> Tensors:
+    mixed, heads = shape.inner + 2 * shape.state, shape.state_heads
+    return {
+        "ssm_in.weight": (shape.inner + mixed + heads, shape.width),
+        "ssm_conv1d.weight": (mixed, shape.kernel),
+        "ssm_conv1d.bias": (mixed,),
+        "ssm_dt.bias": (heads,),
+        "ssm_a": (heads, 1),
+        "ssm_d": (heads, 1),
+        "ssm_norm.weight": (1, shape.inner),
+        "ssm_out.weight": (shape.width, shape.inner),
+    }
+
+
+def _short_convolution(shape: RandomModelShape) -> Tensors:
+    return {
+        "shortconv.conv.weight": (shape.width, shape.kernel),
+        "shortconv.in_proj.weight": (3 * shape.width, shape.width),
+        "shortconv.out_proj.weight": (shape.width, shape.width),
+    }
+
+
+def _feed_forward(shape: RandomModelShape) -> Tensors:
+    norm = "ffn_norm" if shape.architecture == "falcon-h1" else "ffn_norm.weight"
+    return {
+        norm: (shape.width,),
+        "ffn_gate.weight": (shape.hidden, shape.width),
+        "ffn_up.weight": (shape.hidden, shape.width),
+        "ffn_down.weight": (shape.width, shape.hidden),
+    }
+
+
+def _numbers(name: str, dimensions: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    if "norm" in name:
+        return np.ones(dimensions)
+    drawn = rng.standard_normal(dimensions)
+    return -np.exp(drawn) if name.endswith("ssm_a") else drawn / np.sqrt(dimensions[-1])  # states decay
+
+
+def _random_q8(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
     """Return uniform weights of variance 1 / columns, as bytes of Q8_0 blocks; shape (rows, bytes of a row)."""
     blocks = np.empty((rows, columns // BLOCK), dtype=[("scale", "<f2"), ("weights", "i1", (BLOCK,))])
     blocks["scale"] = np.sqrt(3 / columns) / 127  # a uniform number in -127 .. 127 has a variance of 127^2 / 3
@@ -127,7 +220,7 @@ def random_q8(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
     return blocks.view(np.uint8).reshape(rows, -1)
 
 
-def add_vocabulary(writer: gguf.GGUFWriter, num_tokens: int) -> None:
+def _add_vocabulary(writer: gguf.GGUFWriter, num_tokens: int) -> None:
     """Add three special tokens, every byte, and words up to ``num_tokens``."""
     words = [f"\N{LOWER ONE EIGHTH BLOCK}w{i}" for i in range(num_tokens - NUM_BYTES - len(SPECIAL))]
     control, byte, normal = gguf.TokenType.CONTROL, gguf.TokenType.BYTE, gguf.TokenType.NORMAL
