@@ -229,7 +229,7 @@ class _TimedEndpoint(WatchedEndpoint):
         async def response(response: Any) -> None:
             responses.append(response)
 
-        self.endpoint._wire._client.event_hooks = {"request": [request], "response": [response]}
+        self.endpoint.wire._client.event_hooks = {"request": [request], "response": [response]}
         scores = await self.endpoint.score(question, request_id, before_send)
         check.seconds = self._cpu() - check.began
         check.received = sum(response.num_bytes_downloaded for response in responses)
