@@ -163,21 +163,3 @@ class Answer:
 def finite(kl: dict[str, float] | None) -> dict[str, float | None] | None:
     """Replace what JSON cannot hold by null."""
     return None if kl is None else {key: value if math.isfinite(value) else None for key, value in kl.items()}
-
-
-def handoffs(tokens: tuple[Token, ...]) -> tuple[Handoff, ...]:
-    """Derive the hand-offs from the tokens: runs that the cloud wrote, parted where a new reason is given.
-
-    A recovered token and the block that the cloud writes after it are one hand-off, with one reason.
-    """
-    found: list[Handoff] = []
-    before: Token | None = None
-    for position, token in enumerate(tokens):
-        if token.source == "cloud" and token.how in {"recovered", "written"}:
-            how = before.how if before else None
-            if token.how == "written" and (how == "recovered" or (how == "written" and token.why is None)):
-                found[-1] = Handoff(found[-1].position, found[-1].reason, found[-1].tokens + 1)
-            else:
-                found.append(Handoff(position, token.why or "", 1))
-        before = token
-    return tuple(found)

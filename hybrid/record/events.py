@@ -19,7 +19,7 @@ from hybrid.engine import ThoughtMarks
 from hybrid.policy.plan import DraftPlan, JudgedSpan, PlanAction, PlanCosts, PlannedCase
 from hybrid.prob import Dense, ExpertRow, TopK
 from hybrid.record.answer import Answer, Mixing, RecordedExpert, Token, finite
-from hybrid.record.row_json import row_to_json
+from hybrid.record.rows import row_to_json
 from hybrid.types import CloudUsage, DegradedKind, Ids, Sampling
 
 RequestKind: TypeAlias = Literal["check", "write", "relay"]

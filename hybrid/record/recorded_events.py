@@ -24,7 +24,7 @@ from hybrid.prob.distribution import MAX_ID
 from hybrid.record import events
 from hybrid.record.answer import Answer, RecordedExpert
 from hybrid.record.events import READ_VERSIONS, Event, event_name, key_of, unpacked
-from hybrid.record.row_json import row_from_json
+from hybrid.record.rows import row_from_json
 from hybrid.store.line_file import open_regular
 from hybrid.types import Ids, Sampling
 

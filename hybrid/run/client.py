@@ -29,7 +29,8 @@ from hybrid.record.answer import Answer
 from hybrid.record.answer_builder import AnswerBuilder
 from hybrid.record.conversation import Prompt, TextOrTurns, question_from, words_of
 from hybrid.record.events import Event, Finished, Publish, Started, text_of
-from hybrid.record.spending import CheckCostNote, CheckTimeNote, Spending, Spent
+from hybrid.record.spending import CheckCostNote, CheckTimeNote
+from hybrid.record.state import Spending, Spent
 from hybrid.run.chain import ChainChooser, whole_chain
 from hybrid.run.cloud_verifier import CloudVerifier, Connect, RowsWanted
 from hybrid.run.composition import (

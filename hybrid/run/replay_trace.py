@@ -36,7 +36,7 @@ from hybrid.prob import Dense, Partition, Spelling, TopK
 from hybrid.record.answer import Mixing, RecordedExpert
 from hybrid.record.events import SpanCritiqued, key_of, unpacked
 from hybrid.record.recorded_events import check_header, groups_from_json
-from hybrid.record.row_json import row_from_json
+from hybrid.record.rows import row_from_json
 from hybrid.store.line_file import open_regular
 from hybrid.types import CloudUsage, Ids, Sampling
 
