@@ -288,8 +288,8 @@ class AnswerBuilder:
         cloud_only_tokens = len(tokens) + (reason == "stop" and not self.stopped)
         charged, drafted = sum(self.charges, NO_USAGE), state.counts["positions", "drafted"]
         usage = Usage(
-            local_tokens=state.num_tokens("local"),
-            cloud_tokens=state.num_tokens("cloud"),
+            local_tokens=state.writers["local"],
+            cloud_tokens=state.writers["cloud"],
             drafted=drafted,
             rejected=drafted - self.kept,
             checks=state.counts["requests", "answered check"],

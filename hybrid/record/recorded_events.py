@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -40,25 +40,8 @@ _OLD_NAMES = {
     "settled": "request_settled",
     "shown": "token_emitted",
 }
-_PLAIN: dict[str, type[Any]] = {
-    event_name(kind): kind
-    for kind in (
-        events.Queued,
-        events.Started,
-        events.SpanDrafted,
-        events.SpanCritiqued,
-        events.SpanJudged,
-        events.RequestSent,
-        events.RequestSettled,
-        events.RequestRetried,
-        events.CheckAnswered,
-        events.Degraded,
-        events.NoteAdded,
-        events.CloudRecovered,
-        events.TokenEmitted,
-        events.Flushed,
-    )
-}
+# What a plan was decided from is in no trace, and what it came to is told by the events that follow.
+_READ: dict[str, type[Any]] = {event_name(kind): kind for kind in get_args(Event) if kind is not events.Planned}
 _DAMAGE = ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError
 # What an answer of version 3 did not tell.
 _UNTOLD = {"degraded_kind": None, "policy": "", "guarantee": ""}
@@ -121,8 +104,8 @@ class _EventReader:
                 return self._rows(line)
             case "finished":
                 return events.Finished(_answer(line))
-            case str(name) if name in _PLAIN:
-                event: Event = msgspec.convert(_with_intervals(line), _PLAIN[name])
+            case str(name) if name in _READ:
+                event: Event = msgspec.convert(_with_intervals(line), _READ[name])
                 return event
             case str():
                 return None

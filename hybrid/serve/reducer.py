@@ -11,8 +11,10 @@ import bisect
 import math
 import re
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import structs
 
 from hybrid.record.answer import Answer, Token
 from hybrid.record.conversation import Prompt
@@ -29,7 +31,7 @@ from hybrid.record.events import (
     TokenEmitted,
 )
 from hybrid.record.rows import Candidates
-from hybrid.record.state import AnswerState, Counts, Spending, family
+from hybrid.record.state import Added, AnswerState, Counts, Spending, add_counts, family
 from hybrid.types import CloudUsage, DegradedKind, Message
 
 # What ends an answer whose reader left; whatever else ends one is a failure.
@@ -100,10 +102,10 @@ class Totals:
     ttft_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     duration_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))
 
-    def add(self, event: Event, added: Counts) -> None:
+    def add(self, event: Event, added: Added) -> None:
         """Take what happened in an answer, and what that added to its counts."""
         self.version += 1
-        self.counts.update(added)
+        add_counts(self.counts, added)
         match event:
             case TokenEmitted(token=token):
                 for kind, reason in added:
@@ -201,11 +203,11 @@ def without_texts(event: Event) -> Event | None:
     """Return an event without what anybody wrote, prompt, answer and an endpoint's words; None: nothing is left."""
     match event:
         case TokenEmitted(position, token):
-            return TokenEmitted(position, replace(token, text="", thought_text=""))
+            return TokenEmitted(position, structs.replace(token, text="", thought_text=""))
         case Degraded(kind=kind):
             return Degraded(REASONS[kind] if kind else "", kind)
         case RequestSettled(failure=str(), failure_kind=kind):
-            return replace(event, failure=REASONS[kind] if kind else None)
+            return structs.replace(event, failure=REASONS[kind] if kind else None)
         case Flushed() | RecordingStarted() | Rows():
             return None
         case _:
