@@ -294,9 +294,8 @@ Event: TypeAlias = (
 )
 Publish: TypeAlias = Callable[[Event], None]
 
-# Version 3, of hybrid 0.1.0, had other names for some events that no reader of rows looks at; 4 had no planner. Readers
-# of version 5 pass over an event that they do not know, so one more (``queued``, ``span_critiqued``) is no new version.
-TRACE_VERSION, READ_VERSIONS = 5, (3, 4, 5)
+# Readers pass over an event that they do not know, so one more is no new version.
+TRACE_VERSION = 5
 
 
 def event_name(kind: type[Event]) -> str:
