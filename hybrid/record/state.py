@@ -16,27 +16,8 @@ from typing import Any, TypeAlias
 
 from msgspec import structs
 
+from hybrid.record import events
 from hybrid.record.answer import Answer, Handoff, Token
-from hybrid.record.events import (
-    CheckAnswered,
-    CloudRecovered,
-    Degraded,
-    Event,
-    Finished,
-    Flushed,
-    NoteAdded,
-    Publish,
-    Queued,
-    RecordingStarted,
-    RequestRetried,
-    RequestSent,
-    RequestSettled,
-    Rows,
-    SpanDrafted,
-    SpanJudged,
-    Started,
-    TokenEmitted,
-)
 from hybrid.record.rows import Candidates
 from hybrid.spend.price import NANOUSD_PER_USD
 from hybrid.types import Divergence
@@ -51,6 +32,8 @@ _NUMBER = r"[0-9.]+(?:e[+-]?[0-9]+)?"
 _KL_LIMIT = re.compile(rf"\b(?:judge|handback)=(?:kl|concept(?::{_NUMBER}:kl)?):({_NUMBER})")
 _WRITERS = ("local", "cloud", "accepted", "unchecked", "recovered", "bonus", "written")
 _MARKS = ("certified", "thoughts", "wording")
+
+
 # ---- money -----------------------------------------------------------------------------------------------------------
 
 
@@ -106,15 +89,15 @@ class Spending:
         known = None if settled is None or None in costs else settled + held
         return Spent(known, self._requests, self._answers, self._unknown + held, self._assumed)
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: events.Event) -> None:
         """Hear of an answer that begins, and of a request that leaves or is settled."""
         match event:
-            case Started():
+            case events.Started():
                 self._answers += 1
-            case RequestSent(request_id=request_id, reserved_nanousd=most):
+            case events.RequestSent(request_id=request_id, reserved_nanousd=most):
                 self._requests += 1
                 self._open[request_id] = most
-            case RequestSettled(request_id=request_id, usage=usage, nanousd=cost):
+            case events.RequestSettled(request_id=request_id, usage=usage, nanousd=cost):
                 most = self._open.pop(request_id, None)
                 final = most if usage is None else cost
                 self.settled = None if self.settled is None or final is None else self.settled + final
@@ -144,7 +127,7 @@ class AnswerState:
     """What both models would have written, where that is kept and rows come; None: it is not."""
     version: int = 1
     tokens: list[Token] = field(default_factory=list)
-    requests: list[tuple[RequestSent, RequestSettled | None]] = field(default_factory=list)
+    requests: list[tuple[events.RequestSent, events.RequestSettled | None]] = field(default_factory=list)
     spans: list[dict[str, int | None]] = field(default_factory=list)
     changed: list[tuple[str, int]] = field(default_factory=list)
     """Each change of these three lists, by its name and the place: a reader that keeps its own place in here gets the
@@ -161,7 +144,7 @@ class AnswerState:
     policy: str | None = None
     """The policy as it is composed; None: not known yet."""
     threshold: float | None = None
-    degraded: Degraded | None = None
+    degraded: events.Degraded | None = None
     """Why the cloud did not help, by the last that was heard of it; None: it did."""
     _certified: list[bool] = field(default_factory=list)  # of each token; it takes as long as all else of it
     _away: bool = False
@@ -175,21 +158,21 @@ class AnswerState:
         """Whether a request of it went whole to a chat route."""
         return self.counts["answers", "relayed"] > 0
 
-    def apply(self, event: Event) -> Added:
+    def apply(self, event: events.Event) -> Added:
         """Take what happened; return what it adds to ``counts``: nothing where it only fills in what is there."""
         added: Added = {}
         match event:
-            case TokenEmitted(position, token):
+            case events.TokenEmitted(position, token):
                 if position == len(self.tokens):  # not so of a damaged trace: an answer's tokens come in order
                     self._emit(token, added)
-            case RequestSent(request_id, kind):
+            case events.RequestSent(request_id, kind):
                 self.cost.observe(event)
                 self._request_places[request_id] = len(self.requests)
                 self.changed.append(("requests", len(self.requests)))
                 self.requests.append((event, None))
                 added["sent", kind] = 1
                 added["answers", "relayed"] = int(kind == "relay" and not self.relayed)
-            case RequestSettled(request_id, _, usage):
+            case events.RequestSettled(request_id, _, usage):
                 self.cost.observe(event)
                 if (place := self._request_places.get(request_id)) is not None:
                     self.changed.append(("requests", place))
@@ -199,15 +182,15 @@ class AnswerState:
                     added["cloud_tokens", "prompt"] = usage.prompt_tokens
                     added["cloud_tokens", "cached"] = usage.cached_tokens
                     added["cloud_tokens", "completion"] = usage.completion_tokens
-            case CheckAnswered() | RequestRetried():
-                added["requests", "answered check" if isinstance(event, CheckAnswered) else "retried"] = 1
-            case Started(prompt, policy, composed):
+            case events.CheckAnswered() | events.RequestRetried():
+                added["requests", "answered check" if isinstance(event, events.CheckAnswered) else "retried"] = 1
+            case events.Started(prompt, policy, composed):
                 found = _KL_LIMIT.search(composed)
                 self.threshold = float(found[1]) if found else None
                 self.stage, self._ahead = "writing", None
                 self.policy, self._prompt_tokens = composed or policy, len(prompt)
                 self.version += 1
-            case Flushed() | SpanJudged() | RecordingStarted() | Rows():
+            case events.Flushed() | events.SpanJudged() | events.RecordingStarted() | events.Rows():
                 self._fill(event)
             case _:
                 self._course(event, added)
@@ -281,7 +264,7 @@ class AnswerState:
             "candidates": self.candidates and self.candidates.listed[place],
         }
 
-    def _request_json(self, sent: RequestSent, settled: RequestSettled | None) -> dict[str, Any]:
+    def _request_json(self, sent: events.RequestSent, settled: events.RequestSettled | None) -> dict[str, Any]:
         usage = settled and settled.usage
         return {
             "kind": sent.kind,
@@ -307,9 +290,10 @@ class AnswerState:
         added["tokens", (token.source, token.how)] = 1
         if token.thought:
             added["marked", "thoughts"] = 1
-        if token.source == "local" and token.kl is not None:
-            added["marked", "certified"] = int(self._certified[-1])
-            added["marked", "wording"] = int(token.is_wording)
+        if token.is_wording:
+            added["marked", "wording"] = 1
+        if token.source == "local" and self._certified[-1]:
+            added["marked", "certified"] = 1
         if self.counts["requests", "answered check"]:
             added["positions", "accepted"] = int(token.how == "accepted")
             added["positions", "rejected"] = int(token.source == "cloud" and token.why is not None)
@@ -323,47 +307,46 @@ class AnswerState:
             self.handoffs.append(Handoff(len(self.tokens) - 1, token.why or "", 1))
             added["handoffs", token.why or ""] = 1
 
-    def _course(self, event: Event, added: Added) -> None:
+    def _course(self, event: events.Event, added: Added) -> None:
         match event:
-            case SpanDrafted(position, ids):
+            case events.SpanDrafted(position, ids):
                 self.changed.append(("spans", len(self.spans)))
                 self.spans.append({"at": position, "drafted": len(ids), "judged": None, "accepted": None})
                 added["positions", "drafted"] = len(ids)
-            case Degraded(kind=kind):
+            case events.Degraded(kind=kind):
                 self.degraded, self._away = event, self._away or kind != "paced"
                 added["degraded", kind or "unknown"] = 1
-            case CloudRecovered():
+            case events.CloudRecovered():
                 self._away = False
-            case NoteAdded(why):
+            case events.NoteAdded(why):
                 self.notes.append(why)
-            case Queued(ahead):
+            case events.Queued(ahead):
                 self.stage, self._ahead = "queued", ahead
-            case Finished(answer):
+            case events.Finished(answer):
                 self.stage, self.policy, self._answer = "finished", answer.policy or self.policy, _end_of(answer)
                 added["finish", answer.finish_reason] = 1
             case _:
                 return
         self.version += 1
 
-    def _fill(self, event: Flushed | SpanJudged | RecordingStarted | Rows) -> None:
+    def _fill(self, event: events.Flushed | events.SpanJudged | events.RecordingStarted | events.Rows) -> None:
         """Change places that there are: by text that was held back, by a verdict, by rows that came late."""
         match event:
-            case Flushed(text, thoughts) if self.tokens:
-                last = self.tokens[-1]
-                self.tokens[-1] = structs.replace(
-                    last, text=last.text + text, thought_text=last.thought_text + thoughts
-                )
+            case events.Flushed(text, thoughts) if self.tokens:
+                text, thoughts = self.tokens[-1].text + text, self.tokens[-1].thought_text + thoughts
+                self.tokens[-1] = structs.replace(self.tokens[-1], text=text, thought_text=thoughts)
                 self.changed.append(("tokens", len(self.tokens) - 1))
-            case SpanJudged() if self.spans:
+            case events.SpanJudged() if self.spans:
                 self.spans[-1] |= {"judged": event.num_judged, "accepted": event.num_accepted}
                 self.changed.append(("spans", len(self.spans) - 1))
-            case RecordingStarted(pieces=pieces) if self.candidates is not None:
+            case events.RecordingStarted(pieces=pieces) if self.candidates is not None:
                 self.candidates.pieces = pieces
-            case Rows(at, local, cloud) if self.candidates is not None and self.candidates.read(at, local, cloud):
-                self.changed.append(("tokens", len(at)))
+            case events.Rows(at, local, cloud) if self.candidates is not None:
+                if self.candidates.read(at, local, cloud):
+                    self.changed.append(("tokens", len(at)))
 
 
-def apply_and_publish(state: AnswerState, publish: Publish, event: Event) -> None:
+def apply_and_publish(state: AnswerState, publish: events.Publish, event: events.Event) -> None:
     """Take what happened in an answer, and publish it."""
     state.apply(event)
     publish(event)

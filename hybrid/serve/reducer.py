@@ -16,20 +16,9 @@ from typing import Any
 
 from msgspec import structs
 
+from hybrid.record import events
 from hybrid.record.answer import Answer, Token
 from hybrid.record.conversation import Prompt
-from hybrid.record.events import (
-    CheckAnswered,
-    CloudRecovered,
-    Degraded,
-    Event,
-    Finished,
-    Flushed,
-    RecordingStarted,
-    RequestSettled,
-    Rows,
-    TokenEmitted,
-)
 from hybrid.record.rows import Candidates
 from hybrid.record.state import Added, AnswerState, Counts, Spending, add_counts, family
 from hybrid.types import CloudUsage, DegradedKind, Message
@@ -102,17 +91,17 @@ class Totals:
     ttft_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     duration_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))
 
-    def add(self, event: Event, added: Added) -> None:
+    def add(self, event: events.Event, added: Added) -> None:
         """Take what happened in an answer, and what that added to its counts."""
         self.version += 1
         add_counts(self.counts, added)
         match event:
-            case TokenEmitted(token=token):
+            case events.TokenEmitted(token=token):
                 for kind, reason in added:
                     if kind == "handoffs":
                         self.count_handoff(reason)
                 self._add_divergence(token)
-            case Finished(answer):
+            case events.Finished(answer):
                 self._add_answer(answer)
             case _:
                 self.cost.observe(event)
@@ -199,16 +188,16 @@ class AnswerLog:
         return [(place, self.state.place_json(name, place) | hidden) for place in places]
 
 
-def without_texts(event: Event) -> Event | None:
+def without_texts(event: events.Event) -> events.Event | None:
     """Return an event without what anybody wrote, prompt, answer and an endpoint's words; None: nothing is left."""
     match event:
-        case TokenEmitted(position, token):
-            return TokenEmitted(position, structs.replace(token, text="", thought_text=""))
-        case Degraded(kind=kind):
-            return Degraded(REASONS[kind] if kind else "", kind)
-        case RequestSettled(failure=str(), failure_kind=kind):
+        case events.TokenEmitted(position, token):
+            return events.TokenEmitted(position, structs.replace(token, text="", thought_text=""))
+        case events.Degraded(kind=kind):
+            return events.Degraded(REASONS[kind] if kind else "", kind)
+        case events.RequestSettled(failure=str(), failure_kind=kind):
             return structs.replace(event, failure=REASONS[kind] if kind else None)
-        case Flushed() | RecordingStarted() | Rows():
+        case events.Flushed() | events.RecordingStarted() | events.Rows():
             return None
         case _:
             return event
@@ -231,17 +220,19 @@ class MonitorState:
         self.totals.counts["answers", "relayed"] += 0
         return log
 
-    def hear(self, log: AnswerLog, event: Event) -> None:
+    def hear(self, log: AnswerLog, event: events.Event) -> None:
         """Take what happened in an answer."""
         kept = event if self.shows_texts else without_texts(event)
         if kept is not None and (added := log.state.apply(kept)):
             self.totals.add(kept, added)
         match kept:  # whether the cloud answered last, by what came of a request; what was not sent says nothing
-            case CheckAnswered() | CloudRecovered():
+            case events.CheckAnswered() | events.CloudRecovered():
                 self._set_cloud(log, None)
-            case RequestSettled(usage=CloudUsage(prompt_tokens=prompt, completion_tokens=written)) if prompt + written:
+            case events.RequestSettled(usage=CloudUsage(prompt_tokens=prompt, completion_tokens=written)) if (
+                prompt + written
+            ):
                 self._set_cloud(log, None)
-            case Degraded(why, "unreachable" | "bad reply" | "refused"):
+            case events.Degraded(why, "unreachable" | "bad reply" | "refused"):
                 self._set_cloud(log, why)
 
     def _set_cloud(self, log: AnswerLog, why: str | None) -> None:
