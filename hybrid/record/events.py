@@ -160,17 +160,16 @@ class Planned:
     @classmethod
     def of(cls, position: int, plan: DraftPlan) -> Planned:
         """Tell a plan."""
-        return cls(position, **{name: getattr(plan, name) for name in _PLANNED})
+        return cls(position, **vars(plan))
 
     @property
     def plan(self) -> DraftPlan:
         """The plan that is told."""
-        return DraftPlan(**{name: getattr(self, name) for name in _PLANNED})
+        return DraftPlan(**{name: value for name, value in vars(self).items() if name != "position"})
 
 
-# What no trace tells of a plan; it is told with it.
-_UNTOLD = ("signals", "forecast", "case")
-_PLANNED = ("action", "at", "limit", "floor", "propensity", "costs", "paced", *_UNTOLD)
+# What a trace tells of a plan.
+_PLANNED = ("position", "action", "at", "limit", "floor", "propensity", "costs", "paced")
 
 
 class SpanJudged(msgspec.Struct, frozen=True):
@@ -315,8 +314,7 @@ def to_json(event: Event) -> dict[str, Any]:
         case Rows():
             data = _rows(event)
         case Planned():
-            told = {name: getattr(event, name) for name in ("position", *_PLANNED) if name not in _UNTOLD}
-            data = plain(told)
+            data = plain({name: getattr(event, name) for name in _PLANNED})
         case RecordingStarted():
             data = plain(msgspec.structs.replace(event, pieces=())) | {"pieces": [each.hex() for each in event.pieces]}
         case TokenEmitted(position, token):

@@ -190,12 +190,11 @@ class AnswerState:
                 self.stage, self._ahead = "writing", None
                 self.policy, self._prompt_tokens = composed or policy, len(prompt)
                 self.version += 1
-            case events.Flushed() | events.SpanJudged() | events.RecordingStarted() | events.Rows():
-                self._fill(event)
             case _:
                 self._course(event, added)
         self.version += bool(added)
-        add_counts(self.counts, added)
+        for key, count in added.items():  # as Counter.update does, in a third of its time
+            self.counts[key] += count
         return added
 
     def end(self, stage: str, why: str | None = None) -> list[str]:
@@ -326,10 +325,11 @@ class AnswerState:
                 self.stage, self.policy, self._answer = "finished", answer.policy or self.policy, _end_of(answer)
                 added["finish", answer.finish_reason] = 1
             case _:
+                self._fill(event)
                 return
         self.version += 1
 
-    def _fill(self, event: events.Flushed | events.SpanJudged | events.RecordingStarted | events.Rows) -> None:
+    def _fill(self, event: events.Event) -> None:
         """Change places that there are: by text that was held back, by a verdict, by rows that came late."""
         match event:
             case events.Flushed(text, thoughts) if self.tokens:
@@ -350,12 +350,6 @@ def apply_and_publish(state: AnswerState, publish: events.Publish, event: events
     """Take what happened in an answer, and publish it."""
     state.apply(event)
     publish(event)
-
-
-def add_counts(counts: Counts, added: Added) -> None:
-    """Add, as ``Counter.update`` does at three times the cost."""
-    for key, count in added.items():
-        counts[key] += count
 
 
 def family(counts: Counts, name: str) -> Counter[Any]:

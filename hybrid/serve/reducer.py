@@ -17,11 +17,11 @@ from typing import Any
 from msgspec import structs
 
 from hybrid.record import events
-from hybrid.record.answer import Answer, Token
+from hybrid.record.answer import Token
 from hybrid.record.conversation import Prompt
 from hybrid.record.rows import Candidates
-from hybrid.record.state import Added, AnswerState, Counts, Spending, add_counts, family
-from hybrid.types import CloudUsage, DegradedKind, Message
+from hybrid.record.state import Added, AnswerState, Counts, Spending, family
+from hybrid.types import CloudUsage, DegradedKind, Divergence, Message
 
 # What ends an answer whose reader left; whatever else ends one is a failure.
 LEFT = "left"
@@ -94,25 +94,32 @@ class Totals:
     def add(self, event: events.Event, added: Added) -> None:
         """Take what happened in an answer, and what that added to its counts."""
         self.version += 1
-        add_counts(self.counts, added)
+        for key, count in added.items():
+            if key[0] == "handoffs":  # there is no end of reasons, which have numbers in them
+                self.count_handoff(key[1])
+            else:
+                self.counts[key] += count
         match event:
-            case events.TokenEmitted(token=token):
-                for kind, reason in added:
-                    if kind == "handoffs":
-                        self.count_handoff(reason)
-                self._add_divergence(token)
+            case events.TokenEmitted(token=Token(kl=None)):
+                self.kl_unknown += 1
+            case events.TokenEmitted(token=Token(kl=Divergence(lower=lower, upper=upper))):
+                self.kl_lower.add(lower)
+                self.kl_upper.add(upper)
             case events.Finished(answer):
-                self._add_answer(answer)
+                alone = answer.bill.cloud_only_nanousd
+                self.cloud_only = None if self.cloud_only is None or alone is None else self.cloud_only + alone
+                self.duration_s.add(answer.timing.total_ms / 1000)
+                if answer.timing.ttft_ms is not None:
+                    self.ttft_s.add(answer.timing.ttft_ms / 1000)
             case _:
                 self.cost.observe(event)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         counts = self.counts
-        tokens = sorted(family(counts, "tokens").items())
         return {
             "answers": dict(self.answers),
-            "tokens": [[*key, count] for key, count in tokens],
+            "tokens": [[*key, count] for key, count in sorted(family(counts, "tokens").items())],
             "positions": dict(family(counts, "positions")),
             "requests": dict(family(counts, "sent")),
             "cloud_tokens": dict(family(counts, "cloud_tokens")),
@@ -131,20 +138,6 @@ class Totals:
     def answers(self) -> Counter[str]:
         """How many have ``begun``, were ``relayed``, and how those ended that are over."""
         return family(self.counts, "answers")
-
-    def _add_divergence(self, token: Token) -> None:
-        if token.kl is None:
-            self.kl_unknown += 1
-        else:
-            self.kl_lower.add(token.kl.lower)
-            self.kl_upper.add(token.kl.upper)
-
-    def _add_answer(self, answer: Answer) -> None:
-        alone = answer.bill.cloud_only_nanousd
-        self.cloud_only = None if self.cloud_only is None or alone is None else self.cloud_only + alone
-        self.duration_s.add(answer.timing.total_ms / 1000)
-        if answer.timing.ttft_ms is not None:
-            self.ttft_s.add(answer.timing.ttft_ms / 1000)
 
     def count_handoff(self, reason: str) -> None:
         """Count a hand-off by its reason, less its numbers."""

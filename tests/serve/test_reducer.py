@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybrid import errors
+from hybrid.record.answer import Token
 from hybrid.record.events import (
     CheckAnswered,
     CloudRecovered,
@@ -60,6 +61,13 @@ def test_every_beginning_of_every_stream_gives_a_state_and_its_counts_are_those_
     counts = Counter(token.source for token in tokens) + Counter(token.how for token in tokens)
     assert {name: count for name, count in log.head["counts"].items() if count and name in counts} == dict(counts)
     assert family(state.totals.counts, "tokens") == Counter((token.source, token.how) for token in tokens)
+    heard = stream.events[:num]
+    unchecked = next((place for place, event in enumerate(heard) if isinstance(event, CheckAnswered)), num)
+    checked = [event.token for event in heard[unchecked:] if isinstance(event, TokenEmitted)]
+    positions = family(state.totals.counts, "positions")
+    assert positions["accepted"] == sum(token.how == "accepted" for token in checked)
+    assert positions["rejected"] == sum(token.source == "cloud" and token.why is not None for token in checked)
+    assert family(state.totals.counts, "sent").total() == sum(isinstance(event, RequestSent) for event in heard)
     assert json.loads(json.dumps(shown(log), allow_nan=False))
     state.end(log, LEFT if num % 2 else None)
     assert state.totals.cost.reserved == 0
@@ -83,6 +91,7 @@ def test_the_counts_at_the_end_are_the_answers_own(stream: Stream):
     assert (answer.usage.local_tokens, answer.usage.cloud_tokens) == counted
     assert head["counts"]["certified"] == answer.usage.certified == sum(token.certified for token in local)
     assert head["counts"]["thoughts"] == answer.usage.thought_tokens == sum(token.thought for token in emitted)
+    assert head["counts"]["wording"] == answer.usage.wording == sum(token.is_wording for token in emitted)
     assert head["drafted"] == answer.usage.drafted == 2 * num["SpanDrafted"]
     assert head["checks"] == answer.usage.checks == num["CheckAnswered"]
     assert len(log.state.requests) == answer.usage.cloud_requests == num["RequestSent"]
@@ -217,8 +226,10 @@ def test_the_state_is_bounded_and_the_oldest_finished_answers_are_dropped_first(
     assert state.answers["under way"] is first
     assert state.totals.answers["finished"] == 3 * NUM_FINISHED
     for number in range(1000):
-        state.totals.count_handoff("reason " + "x" * number)
+        token = Token(1, "", "cloud", "recovered", why=f"KL {number} nats, " + "x" * number)
+        state.hear(first, TokenEmitted(number, token))
     assert len(state.totals.reasons) <= 25
+    assert len(state.totals.counts) <= 25
 
 
 def test_reasons_are_told_apart_without_their_numbers():
