@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from itertools import product
 from typing import get_args
 
 import pytest
 from cases import each, each_of
-from event_streams import Stream, handoffs, streams
+from event_streams import KINDS, Stream, handoffs, streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +28,7 @@ from hybrid.record.events import (
     text_of,
     thoughts_of,
 )
-from hybrid.record.state import family
+from hybrid.record.state import AnswerState, family
 from hybrid.serve.errors import reason_of
 from hybrid.serve.reducer import LEFT, NUM_FINISHED, REASONS, AskedAnswer, MonitorState, reason_class
 from hybrid.types import CloudUsage, DegradedKind
@@ -168,6 +169,16 @@ def _example():
         TokenEmitted(0, Token(0, "a", "cloud", "recovered", why="KL 1 nats, above 0.5")),
         TokenEmitted(1, Token(1, " b", "cloud", "written")),
     ]
+
+
+def test_handoffs_are_those_of_a_naive_program_over_all_tokens():
+    """Every order of four tokens: who writes, and whether a reason is given, tells where a hand-off begins."""
+    for kinds in each_of(product(KINDS, repeat=4)):
+        tokens = tuple(Token(1, "", source, how, why=why) for source, how, why in kinds)
+        state = AnswerState()
+        for position, token in enumerate(tokens):
+            state.apply(TokenEmitted(position, token))
+        assert tuple(state.handoffs) == handoffs(tokens)
 
 
 def test_a_request_that_was_never_settled_counts_as_the_most_it_can_cost():
