@@ -126,11 +126,6 @@ class CloudUsage:
         return replace(known, assumed_prompt_tokens=0, assumed_completion_tokens=0)
 
     @property
-    def is_assumed(self) -> bool:
-        """Whether any of it is an assumption."""
-        return self.assumed_prompt_tokens + self.assumed_completion_tokens > 0
-
-    @property
     def assumed(self) -> CloudUsage:
         """The same counts, as an assumption."""
         prompt, completion = self.prompt_tokens, self.completion_tokens

@@ -129,7 +129,14 @@ COMMANDS = [
 def test_no_command_takes_a_cloned_folders_word_for_where_a_question_and_a_key_go(here, command):
     """Exit code 2 as for other settings that cannot be; nothing is sent or written."""
     (here / "in.jsonl").write_text('"What?"\n')
-    recording = {"event": "recording", "pieces": ["61"], "end_ids": [], "sampling": {}, "max_tokens": 1, "choices": {}}
+    recording = {
+        "event": "recording_started",
+        "pieces": ["61"],
+        "end_ids": [],
+        "sampling": {},
+        "max_tokens": 1,
+        "choices": {},
+    }
     started = {"event": "started", "prompt": [0], "policy": "local"}
     lines = [{"trace": TRACE_VERSION}, started, recording]
     (here / "trace.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))

@@ -25,7 +25,7 @@ from hybrid.cli.show import tell_assumed
 from hybrid.cli.tally import Tally
 from hybrid.errors import MissingCapability, UsageError, escape_controls
 from hybrid.record.answer import Answer
-from hybrid.record.spending import Spent
+from hybrid.record.state import Spent
 from hybrid.spend import as_usd
 
 if TYPE_CHECKING:

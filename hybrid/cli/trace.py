@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections import Counter
 from pathlib import Path
 from statistics import median
@@ -23,7 +24,8 @@ from hybrid.spend.price import as_usd
 from hybrid.store.files import owners
 
 if TYPE_CHECKING:
-    from hybrid.serve.answer_log import AnswerLog
+    from hybrid.record.state import AnswerState
+    from hybrid.serve.reducer import AnswerLog
 
 
 # ``hybrid replay``: a recorded answer, decoded again under another policy.
@@ -182,9 +184,8 @@ show.__doc__ = f"{show.__doc__}\n{SHOW_EPILOG}"
 def _print(log: AnswerLog) -> None:
     out = Console(highlight=False, soft_wrap=True)
     text, marks = Text(), LocalMarks()
-    for token in log.tokens.items:
-        style = marks.style(provenance(token["source"], token["how"]), token["model"])
-        text.append(escape_controls(token["text"]), style)
+    for token in log.state.tokens:
+        text.append(escape_controls(token.text), marks.style(provenance(token.source, token.how), token.model))
     out.print(text)
     for line in summary(log):
         out.print(marks.mark(Text(escape_controls(line), "dim")))
@@ -192,40 +193,38 @@ def _print(log: AnswerLog) -> None:
 
 def summary(log: AnswerLog) -> list[str]:
     """Return what is to be said of a recorded answer, a line each."""
-    head, counts = log.head, log.head["counts"]
-    total, answer = len(log.tokens.items), head["answer"]
+    state, head, tokens = log.state, log.head, log.state.tokens
+    counts, answer = head["counts"], head["answer"]
     unasked = counts["local"] - counts["accepted"]
-    by = Counter(token["model"] for token in log.tokens.items if token["model"])
-    several = len({token["model"] for token in log.tokens.items if token["source"] == "local"}) > 1
-    asked = f"{len(log.requests.items)} requests, {head['checks']} checks"
-    ended = (
-        "never finished" if answer is None else "cut off at its limit" if answer["finish_reason"] == "length" else ""
-    )
+    by = Counter(token.model for token in tokens if token.model)
+    several = len({token.model for token in tokens if token.source == "local"}) > 1
+    asked = f"{len(state.requests)} requests, {head['checks']} checks"
+    ended = "never finished" if answer is None else "cut off at its limit" * (answer["finish_reason"] == "length")
     cost = as_usd(head["spent"]) if answer is None else as_usd(answer["bill"])
     alone = "" if answer is None else f" (the cloud alone: {as_usd(answer['cloud_only'])})"
+    written = f"{counts['cloud']} by the cloud, {counts['accepted']} checked, {unasked} written here unasked"
     lines = [
-        f"policy {head['policy']}",
-        f"{total} tokens: {counts['cloud']} by the cloud, {counts['accepted']} checked, {unasked} written here unasked",
+        f"policy {state.policy}",
+        f"{len(tokens)} tokens: {written}",
         *(["by " + ", ".join(f"{name} {num}" for name, num in by.items())] if several else []),
         *([f"{counts['wording']} tokens kept as another wording"] if counts["wording"] else []),
-        _divergences(log),
+        _divergences(state),
         f"{asked}; bill {cost}{alone}",
-        *(f"hand-off at token {position + 1}, {tokens} tokens: {why}" for position, why, tokens in head["handoffs"]),
-        *head["notes"],
+        *(f"hand-off at token {each.position + 1}, {each.tokens} tokens: {each.reason}" for each in state.handoffs),
+        *state.notes,
     ]
-    if degraded := head["degraded"]:
-        lines.append(
-            degraded["why"] if degraded["kind"] == "paced" else f"the local model went on alone: {degraded['why']}"
-        )
+    if (lost := state.degraded) is not None:
+        lines.append(lost.why if lost.kind == "paced" else f"the local model went on alone: {lost.why}")
     return [*lines, ended] if ended else lines
 
 
-def _divergences(log: AnswerLog) -> str:
-    known = [kl for token in log.tokens.items if (kl := token["kl"]) is not None and kl[0] is not None]
-    unknown = len(log.tokens.items) - len(known)
+def _divergences(state: AnswerState) -> str:
+    known = [token.kl for token in state.tokens if token.kl is not None and math.isfinite(token.kl.lower)]
+    unknown = len(state.tokens) - len(known)
     if not known:
         return f"KL not known at any of {unknown} tokens"
-    largest = "unbounded" if any(kl[1] is None for kl in known) else f"{max(kl[1] for kl in known):.3g}"
-    middle = f"{median(kl[0] for kl in known):.3g}"
-    above = "" if log.head["threshold"] is None else f", threshold {log.head['threshold']:g}"
+    most = max(kl.upper for kl in known)
+    largest = f"{most:.3g}" if math.isfinite(most) else "unbounded"
+    middle = f"{median(kl.lower for kl in known):.3g}"
+    above = "" if state.threshold is None else f", threshold {state.threshold:g}"
     return f"KL at {len(known)} tokens: median {middle}, at most {largest} nats{above}; not known at {unknown}"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
+
+import msgspec
 
 from hybrid.prob import kl_with_noise
 from hybrid.spend import Bill, CapScope
@@ -24,8 +26,7 @@ class RecordedExpert:
     weight: float = 1.0
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(msgspec.Struct, frozen=True):
     """One token of the answer. ``text`` is what became readable with it: a split character comes with its last part.
 
     ``thought``: it was written before the answer itself, in the model's thoughts or as one of their marks (of a first
@@ -46,6 +47,13 @@ class Token:
     thought_text: str = ""
     model: str | None = None
     concept_kl: Divergence | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for ``json.dumps``; an infinite divergence is null."""
+        data = plain(self)
+        for kl in filter(None, (data["kl"], data["concept_kl"])):
+            kl |= {name: None for name, value in kl.items() if not math.isfinite(value)}
+        return data
 
     @property
     def is_wording(self) -> bool:
@@ -153,31 +161,13 @@ class Answer:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``json.dumps``; an infinite divergence is null."""
-        data = asdict(self)
+        data = plain(replace(self, tokens=())) | {"tokens": [token.to_json() for token in self.tokens]}
         for token in data["tokens"]:
             del token["why"]  # said once, in handoffs
-            token |= {name: finite(token[name]) for name in ("kl", "concept_kl")}
         return data
 
 
-def finite(kl: dict[str, float] | None) -> dict[str, float | None] | None:
-    """Replace what JSON cannot hold by null."""
-    return None if kl is None else {key: value if math.isfinite(value) else None for key, value in kl.items()}
-
-
-def handoffs(tokens: tuple[Token, ...]) -> tuple[Handoff, ...]:
-    """Derive the hand-offs from the tokens: runs that the cloud wrote, parted where a new reason is given.
-
-    A recovered token and the block that the cloud writes after it are one hand-off, with one reason.
-    """
-    found: list[Handoff] = []
-    before: Token | None = None
-    for position, token in enumerate(tokens):
-        if token.source == "cloud" and token.how in {"recovered", "written"}:
-            how = before.how if before else None
-            if token.how == "written" and (how == "recovered" or (how == "written" and token.why is None)):
-                found[-1] = Handoff(found[-1].position, found[-1].reason, found[-1].tokens + 1)
-            else:
-                found.append(Handoff(position, token.why or "", 1))
-        before = token
-    return tuple(found)
+def plain(value: Any) -> dict[str, Any]:
+    """Return a value as plain data for ``json.dumps``."""
+    data: dict[str, Any] = msgspec.to_builtins(value, enc_hook=float)
+    return data

@@ -12,12 +12,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from hybrid.engine import ThoughtMarks
 from hybrid.policy.requests import PendingToken
 from hybrid.prob import ExpertRow
 from hybrid.record import events
-from hybrid.record.answer import Answer, Timing, Token, Usage, handoffs
+from hybrid.record.answer import Answer, Timing, Token, Usage
+from hybrid.record.state import AnswerState, apply_and_publish, family
 from hybrid.spend import CapScope, Price, as_usd, bill
 from hybrid.types import NO_USAGE, CloudUsage, DegradedKind, FinishReason
 
@@ -125,6 +127,13 @@ USED_UP = (
 ONLY_THOUGHTS = "the model ended inside its thoughts: there is no answer beside them"
 
 
+# What of a usage the answer's own tells.
+_CHARGED = (
+    *("prompt_tokens", "cached_tokens", "completion_tokens", "cache_write_tokens", "reasoning_tokens"),
+    *(f"{source}_{count}_tokens" for source in ("told", "known", "assumed") for count in ("prompt", "completion")),
+)
+
+
 class AnswerBuilder:
     """Grows while an answer is written, and publishes what its reader should know of it."""
 
@@ -149,30 +158,26 @@ class AnswerBuilder:
         self._piece = piece
         self._price = price
         self._asked_at = asked_at
-        self.publish = publish
+        self.state = AnswerState()
+        """What is derived of the events that were published here."""
+        self.publish = partial(apply_and_publish, self.state, publish)
         self._text = StopStringDecoder(stops)
         self._first_shown_at: float | None = None
-        self._tokens: list[Token] = []
         self.charges: list[CloudUsage] = []
         """What each settled request was charged, or at worst may have been."""
-        self.drafted = 0
         self.kept = 0
-        self.checks = 0
-        self.requests = 0
+        """How many drafted tokens stand, one that ends the text among them."""
         self.bytes_sent = 0
         """Bytes of the bodies of all HTTP requests that left, or may have: retries and other ways to ask count."""
         self.critic_ms: float | None = None
         self._degraded: str | None = None
         self._degraded_kind: DegradedKind | None = None
         self._degraded_cap: CapScope | None = None
-        self._notes: tuple[str, ...] = ()
         self.experts: Callable[[], Mapping[str, float]] = dict
         """The weights by now of several local models that write as one, by their names."""
         self.local_models: Sequence[str] = ()
         """The names of those who write locally: by level in a chain, by number of several that write as one."""
         self.cloud_model: Callable[[], str | None] = lambda: None
-        self.failed = 0
-        """How many of the requests failed."""
         self.longest_write = (0, 0.0)
         """The most tokens that one request wrote, and how many a second from when it was opened."""
         self.notes_of: Sequence[Callable[[Answer], str | None]] = ()
@@ -180,7 +185,17 @@ class AnswerBuilder:
 
     def __len__(self) -> int:
         """Tokens shown."""
-        return len(self._tokens)
+        return len(self.state.tokens)
+
+    @property
+    def requests(self) -> int:
+        """Requests sent."""
+        return family(self.state.counts, "sent").total()
+
+    @property
+    def failed(self) -> int:
+        """How many of them failed."""
+        return self.state.counts["requests", "failed"]
 
     @property
     def stopped(self) -> bool:
@@ -190,7 +205,7 @@ class AnswerBuilder:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know, in the order in which it was found."""
-        return self._notes
+        return tuple(self.state.notes)
 
     def show(self, pending: PendingToken) -> None:
         """Add a token; its text is what became readable with it."""
@@ -211,8 +226,7 @@ class AnswerBuilder:
             self._writer(pending),
             pending.concept_kl,
         )
-        self.publish(events.TokenEmitted(len(self._tokens), token))
-        self._tokens.append(token)
+        self.publish(events.TokenEmitted(len(self), token))
 
     def _writer(self, pending: PendingToken) -> str | None:
         if pending.source == "cloud":
@@ -250,8 +264,7 @@ class AnswerBuilder:
 
     def note(self, why: str) -> None:
         """Keep and publish, once, what the user should know though the cloud did help."""
-        if why not in self._notes:
-            self._notes += (why,)
+        if why not in self.state.notes:
             self.publish(events.NoteAdded(why))
 
     def finish(self, reason: FinishReason, seed: int, policy: str, guarantee: str) -> Answer:
@@ -260,46 +273,33 @@ class AnswerBuilder:
             self.note(CUT_THOUGHTS if reason == "length" else ONLY_THOUGHTS)
         read = self._thoughts.rest()
         rest = self._text.add_text(read.answer) + self._text.rest()
-        if (rest or read.thoughts) and self._tokens:
-            last = self._tokens[-1]
-            self._tokens[-1] = replace(last, text=last.text + rest, thought_text=last.thought_text + read.thoughts)
+        if (rest or read.thoughts) and len(self):
             self.publish(events.Flushed(rest, read.thoughts))
         answer = self._answer(reason, seed, policy, guarantee)
         for why in filter(None, [note_of(answer) for note_of in self.notes_of]):
             self.note(why)
-        answer = replace(answer, notes=self._notes)
+        answer = replace(answer, notes=self.notes)
         self.publish(events.Finished(answer, by_itself=reason == "stop" and not self.stopped))
         return answer
 
     def _answer(self, reason: FinishReason, seed: int, policy: str, guarantee: str) -> Answer:
-        tokens = tuple(self._tokens)
+        state, tokens = self.state, tuple(self.state.tokens)
         # A text that ends by itself ends with a token that is charged and not shown.
         cloud_only_tokens = len(tokens) + (reason == "stop" and not self.stopped)
-        charged = sum(self.charges, NO_USAGE)
-        local_tokens = sum(token.source == "local" for token in tokens)
+        charged, drafted = sum(self.charges, NO_USAGE), state.counts["positions", "drafted"]
         usage = Usage(
-            local_tokens=local_tokens,
-            cloud_tokens=len(tokens) - local_tokens,
-            drafted=self.drafted,
-            rejected=self.drafted - self.kept,
-            checks=self.checks,
+            local_tokens=state.writers["local"],
+            cloud_tokens=state.writers["cloud"],
+            drafted=drafted,
+            rejected=drafted - self.kept,
+            checks=state.counts["requests", "answered check"],
             cloud_requests=self.requests,
-            cloud_prompt_tokens=charged.prompt_tokens,
-            cloud_cached_tokens=charged.cached_tokens,
-            cloud_completion_tokens=charged.completion_tokens,
-            certified=sum(token.certified for token in tokens if token.source == "local"),
-            thought_tokens=sum(token.thought for token in tokens),
+            certified=state.counts["marked", "certified"],
+            thought_tokens=state.counts["marked", "thoughts"],
             bytes_sent=self.bytes_sent,
             written_by=dict(Counter(token.model for token in tokens if token.model is not None)),
-            wording=sum(token.is_wording for token in tokens),
-            cloud_cache_write_tokens=charged.cache_write_tokens,
-            cloud_reasoning_tokens=charged.reasoning_tokens,
-            cloud_told_prompt_tokens=charged.told_prompt_tokens,
-            cloud_told_completion_tokens=charged.told_completion_tokens,
-            cloud_known_prompt_tokens=charged.known_prompt_tokens,
-            cloud_known_completion_tokens=charged.known_completion_tokens,
-            cloud_assumed_prompt_tokens=charged.assumed_prompt_tokens,
-            cloud_assumed_completion_tokens=charged.assumed_completion_tokens,
+            wording=state.counts["marked", "wording"],
+            **{f"cloud_{name}": getattr(charged, name) for name in _CHARGED},
         )
         ttft_ms = None if self._first_shown_at is None else self._ms(self._first_shown_at)
         return Answer(
@@ -309,10 +309,10 @@ class AnswerBuilder:
             tokens=tokens,
             usage=usage,
             bill=bill(self._price(), self.charges, self._num_prompt_tokens, cloud_only_tokens),
-            handoffs=handoffs(tokens),
+            handoffs=tuple(state.handoffs),
             degraded=self._degraded,
             degraded_kind=self._degraded_kind,
-            notes=self._notes,
+            notes=self.notes,
             timing=Timing(ttft_ms, self._ms(time.monotonic()), self.critic_ms),
             seed=seed,
             policy=policy,

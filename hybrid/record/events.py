@@ -9,31 +9,30 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+import msgspec
 import numpy as np
 
 from hybrid.defer import CriticNumbers, DraftSignals, Forecast
 from hybrid.engine import ThoughtMarks
 from hybrid.policy.plan import DraftPlan, JudgedSpan, PlanAction, PlanCosts, PlannedCase
 from hybrid.prob import Dense, ExpertRow, TopK
-from hybrid.record.answer import Answer, Mixing, RecordedExpert, Token, finite
-from hybrid.record.row_json import row_to_json
+from hybrid.record.answer import Answer, Mixing, RecordedExpert, Token, plain
+from hybrid.record.rows import row_to_json
 from hybrid.types import CloudUsage, DegradedKind, Ids, Sampling
 
 RequestKind: TypeAlias = Literal["check", "write", "relay"]
 
 
-@dataclass(frozen=True)
-class Queued:
+class Queued(msgspec.Struct, frozen=True):
     """All contexts are taken, and ``ahead`` questions wait before this one; told again as the line moves."""
 
     ahead: int
 
 
-@dataclass(frozen=True)
-class Started:
+class Started(msgspec.Struct, frozen=True):
     """A question was understood: its prompt, and the policy that will answer it, by its name and as it is composed."""
 
     prompt: Ids
@@ -41,8 +40,7 @@ class Started:
     composed: str = ""
 
 
-@dataclass(frozen=True)
-class RecordingStarted:
+class RecordingStarted(msgspec.Struct, frozen=True):
     """Rows will follow; here is how they were read and drawn from. ``pieces`` are the bytes of every token, by its id.
 
     ``choices`` are the other settings that the text depends on, by name, written as a flag has them; ``noise`` and
@@ -57,7 +55,7 @@ class RecordingStarted:
     end_ids: Ids
     sampling: Sampling
     max_tokens: int
-    choices: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
+    choices: Mapping[str, str | Sequence[str]] = msgspec.field(default_factory=dict)
     noise: float = 0.0
     shift: float | None = None
     planner: str | None = None
@@ -69,8 +67,7 @@ class RecordingStarted:
     concepts: tuple[Ids, ...] | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Rows:
+class Rows(msgspec.Struct, frozen=True, eq=False):
     """One or both models' raw rows after the answer's tokens ``at``.
 
     ``written`` is the token that the cloud wrote there, from outside ``banned``; ``cut``: it stands for the end of a
@@ -87,8 +84,7 @@ class Rows:
     below: int = 0
 
 
-@dataclass(frozen=True)
-class SpanDrafted:
+class SpanDrafted(msgspec.Struct, frozen=True):
     """The local model drafted a span, in ``ms``; ``num_ready`` of its tokens had been decoded ahead."""
 
     position: int
@@ -97,8 +93,7 @@ class SpanDrafted:
     ms: float = 0.0
 
 
-@dataclass(frozen=True)
-class SpanRead:
+class SpanRead(msgspec.Struct, frozen=True):
     """A larger local model, at a ``level`` of a chain, read a drafted span in ``ms`` and gave ``num_rows``."""
 
     level: int
@@ -108,8 +103,7 @@ class SpanRead:
     ms: float
 
 
-@dataclass(frozen=True)
-class LevelsCompared:
+class LevelsCompared(msgspec.Struct, frozen=True):
     """Of ``num`` drafted tokens at which two models of a chain were compared they have one most likely token at some.
 
     ``upper`` and ``lower`` are their levels; the cloud's is the number of local models. Tokens after the first that the
@@ -122,8 +116,7 @@ class LevelsCompared:
     num_agreed: int
 
 
-@dataclass(frozen=True)
-class SpanCritiqued:
+class SpanCritiqued(msgspec.Struct, frozen=True):
     """The critic read a drafted span, in ``ms``. What it says of each token is as ``CriticNumbers`` has it."""
 
     position: int
@@ -167,21 +160,19 @@ class Planned:
     @classmethod
     def of(cls, position: int, plan: DraftPlan) -> Planned:
         """Tell a plan."""
-        return cls(position, **{name: getattr(plan, name) for name in _PLANNED})
+        return cls(position, **vars(plan))
 
     @property
     def plan(self) -> DraftPlan:
         """The plan that is told."""
-        return DraftPlan(**{name: getattr(self, name) for name in _PLANNED})
+        return DraftPlan(**{name: value for name, value in vars(self).items() if name != "position"})
 
 
-# What no trace tells of a plan; it is told with it.
-_UNTOLD = ("signals", "forecast", "case")
-_PLANNED = ("action", "at", "limit", "floor", "propensity", "costs", "paced", *_UNTOLD)
+# What a trace tells of a plan.
+_PLANNED = ("position", "action", "at", "limit", "floor", "propensity", "costs", "paced")
 
 
-@dataclass(frozen=True)
-class SpanJudged:
+class SpanJudged(msgspec.Struct, frozen=True):
     """A judge saw ``num_judged`` drafted tokens from ``position`` on: ``num_accepted`` stand; see ``JudgedSpan``."""
 
     position: int
@@ -196,8 +187,7 @@ class SpanJudged:
         return cls(position, judged.num_judged, judged.num_accepted, judged.rejected, judged.num_wording)
 
 
-@dataclass(frozen=True)
-class RequestSent:
+class RequestSent(msgspec.Struct, frozen=True):
     """A request is about to be sent; its worst case is reserved."""
 
     request_id: str
@@ -207,8 +197,7 @@ class RequestSent:
     reserved_nanousd: int | None
 
 
-@dataclass(frozen=True)
-class RequestSettled:
+class RequestSettled(msgspec.Struct, frozen=True):
     """A request is charged. Where its ``usage`` will never be known (None), its reservation stands.
 
     ``failure``: why it failed, and ``failure_kind`` in words that quote nobody; None: it was answered, or we closed it.
@@ -223,24 +212,21 @@ class RequestSettled:
     failure_kind: DegradedKind | None = None
 
 
-@dataclass(frozen=True)
-class RequestRetried:
+class RequestRetried(msgspec.Struct, frozen=True):
     """A request failed before any of its reply was used; another one is sent after ``wait_ms``."""
 
     why: str
     wait_ms: float
 
 
-@dataclass(frozen=True)
-class CheckAnswered:
+class CheckAnswered(msgspec.Struct, frozen=True):
     """A check came back with rows for ``num_rows`` positions."""
 
     request_id: str
     num_rows: int
 
 
-@dataclass(frozen=True)
-class Degraded:
+class Degraded(msgspec.Struct, frozen=True):
     """The cloud was not asked, or for less than without a cap, or did not answer.
 
     The local model goes on. Once, and again after ``CloudRecovered``.
@@ -250,38 +236,33 @@ class Degraded:
     kind: DegradedKind | None = None
 
 
-@dataclass(frozen=True)
-class NoteAdded:
+class NoteAdded(msgspec.Struct, frozen=True):
     """The cloud answers, but the policy cannot be followed to the letter. Each such sentence comes once."""
 
     why: str
 
 
-@dataclass(frozen=True)
-class CloudRecovered:
+class CloudRecovered(msgspec.Struct, frozen=True):
     """The cloud answers again, ``away_ms`` after its first failure."""
 
     away_ms: float
 
 
-@dataclass(frozen=True)
-class TokenEmitted:
+class TokenEmitted(msgspec.Struct, frozen=True):
     """A token of the answer. It is never taken back."""
 
     position: int
     token: Token
 
 
-@dataclass(frozen=True)
-class Flushed:
+class Flushed(msgspec.Struct, frozen=True):
     """The end of the text, and of thoughts: it might have begun a stop string or a mark, and none came."""
 
     text: str
     thought_text: str = ""
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(msgspec.Struct, frozen=True):
     """The whole answer. ``by_itself``: with an end token, and at no stop string or limit. Not part of a trace."""
 
     answer: Answer
@@ -312,9 +293,8 @@ Event: TypeAlias = (
 )
 Publish: TypeAlias = Callable[[Event], None]
 
-# Version 3, of hybrid 0.1.0, had other names for some events that no reader of rows looks at; 4 had no planner. Readers
-# of version 5 pass over an event that they do not know, so one more (``queued``, ``span_critiqued``) is no new version.
-TRACE_VERSION, READ_VERSIONS = 5, (3, 4, 5)
+# Readers pass over an event that they do not know, so one more is no new version.
+TRACE_VERSION = 5
 
 
 def event_name(kind: type[Event]) -> str:
@@ -328,21 +308,20 @@ def event_name(kind: type[Event]) -> str:
 
 def to_json(event: Event) -> dict[str, Any]:
     """Return one line of a trace file: the event's name and its fields."""
-    name = event_name(type(event))
-    if isinstance(event, Finished):
-        return {"event": name, **event.answer.to_json()}
-    if isinstance(event, Rows):
-        return {"event": name, **_rows(event)}
-    if isinstance(event, Planned):
-        event = replace(event, signals=None, forecast=None, case=None)
-    data = asdict(event)
-    if isinstance(event, Planned):
-        data = {field: value for field, value in data.items() if field not in _UNTOLD}
-    if isinstance(event, RecordingStarted):
-        data["pieces"] = [piece.hex() for piece in event.pieces]
-    if isinstance(event, TokenEmitted):
-        data["token"] |= {name: finite(data["token"][name]) for name in ("kl", "concept_kl")}
-    return {"event": name, **data}
+    match event:
+        case Finished(answer):
+            data = answer.to_json()
+        case Rows():
+            data = _rows(event)
+        case Planned():
+            data = plain({name: getattr(event, name) for name in _PLANNED})
+        case RecordingStarted():
+            data = plain(msgspec.structs.replace(event, pieces=())) | {"pieces": [each.hex() for each in event.pieces]}
+        case TokenEmitted(position, token):
+            data = {"position": position, "token": token.to_json()}
+        case _:
+            data = plain(event)
+    return {"event": event_name(type(event)), **data}
 
 
 def text_of(event: Event) -> str:

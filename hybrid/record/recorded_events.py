@@ -1,4 +1,4 @@
-"""The events of a trace file, read back, of every version in ``READ_VERSIONS``; rows where they were recorded.
+"""The events of a trace file, read back; rows where they were recorded.
 
 The laws (``tests/run/test_recorded_events.py``): what ``to_json`` wrote comes back as the events that they were, less
 what no trace tells; an event that is not known is passed over; a file that was cut off in its last line is read up to
@@ -13,55 +13,24 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
+from msgspec import structs
 
-from hybrid.engine import ThoughtMarks
 from hybrid.errors import UsageError
 from hybrid.prob import Spelling
 from hybrid.prob.distribution import MAX_ID
 from hybrid.record import events
-from hybrid.record.answer import Answer, RecordedExpert
-from hybrid.record.events import READ_VERSIONS, Event, event_name, key_of, unpacked
-from hybrid.record.row_json import row_from_json
+from hybrid.record.answer import Answer
+from hybrid.record.events import TRACE_VERSION, Event, event_name, key_of, unpacked
+from hybrid.record.rows import row_from_json
 from hybrid.store.line_file import open_regular
-from hybrid.types import Ids, Sampling
+from hybrid.types import Ids
 
-# What events were called in versions 3 and 4.
-_OLD_NAMES = {
-    "asked": "request_sent",
-    "drafted": "span_drafted",
-    "judged": "check_answered",
-    "noted": "note_added",
-    "recording": "recording_started",
-    "resumed": "cloud_recovered",
-    "retried": "request_retried",
-    "settled": "request_settled",
-    "shown": "token_emitted",
-}
-_PLAIN: dict[str, type[Any]] = {
-    event_name(kind): kind
-    for kind in (
-        events.Queued,
-        events.Started,
-        events.SpanDrafted,
-        events.SpanCritiqued,
-        events.SpanJudged,
-        events.RequestSent,
-        events.RequestSettled,
-        events.RequestRetried,
-        events.CheckAnswered,
-        events.Degraded,
-        events.NoteAdded,
-        events.CloudRecovered,
-        events.TokenEmitted,
-        events.Flushed,
-    )
-}
+# What a plan was decided from is in no trace, and what it came to is told by the events that follow.
+_READ: dict[str, type[Any]] = {event_name(kind): kind for kind in get_args(Event) if kind is not events.Planned}
 _DAMAGE = ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError
-# What an answer of version 3 did not tell.
-_UNTOLD = {"degraded_kind": None, "policy": "", "guarantee": ""}
 
 
 @dataclass(frozen=True)
@@ -89,7 +58,7 @@ class RecordedAnswer:
                 case "recording_started":
                     pieces = tuple(map(bytes.fromhex, line["pieces"]))
 
-        for _ in _lines(path, read):
+        for _ in read_lines(path, read):
             pass
         known = all(isinstance(token, int) and 0 <= token < len(pieces) for token in prompt)
         text = b"".join(pieces[token] for token in prompt).decode("utf-8", "replace") if pieces and known else None
@@ -99,7 +68,7 @@ class RecordedAnswer:
         """Yield its events. Raises UsageError at a line that is none."""
         keys = {key_of(self.ids[:end]): end for end in range(len(self.ids) + 1)}
         reader = _EventReader(self.ids, keys)
-        yield from filter(None, _lines(self.path, reader.read))
+        yield from filter(None, read_lines(self.path, reader.read))
 
 
 class _EventReader:
@@ -121,33 +90,18 @@ class _EventReader:
                 return self._rows(line)
             case "finished":
                 return events.Finished(_answer(line))
-            case str(name) if name in _PLAIN:
-                event: Event = msgspec.convert(_with_intervals(line), _PLAIN[name])
+            case str(name) if name in _READ:
+                event: Event = msgspec.convert(_with_intervals(line), _READ[name])
                 return event
             case str():
                 return None
         raise TypeError(line["event"])
 
     def _recording(self, line: dict[str, Any]) -> events.RecordingStarted:
-        shift, marks = line.get("shift"), line.get("thoughts")
-        self._noise = float(line.get("noise", 0.0)), None if shift is None else float(shift)
-        pieces = tuple(map(bytes.fromhex, line["pieces"]))
-        self._words = Spelling(pieces, frozenset(line["end_ids"]))
-        return events.RecordingStarted(
-            pieces,
-            tuple(line["end_ids"]),
-            Sampling(**line["sampling"]),
-            line["max_tokens"],
-            dict(line["choices"]),
-            *self._noise,
-            line.get("planner"),
-            None if marks is None else ThoughtMarks(**marks),
-            tuple(RecordedExpert(**each) for each in line.get("experts", ())),
-            line.get("mix"),
-            tuple(line.get("chain", ())),
-            tuple(line.get("models", ())),
-            groups_from_json(line.get("concepts")),
-        )
+        found = read_recording(line)
+        self._noise = found.noise, found.shift
+        self._words = Spelling(found.pieces, frozenset(found.end_ids))
+        return found
 
     def _rows(self, line: dict[str, Any]) -> events.Rows | None:
         end = self._keys.get(line["key"])
@@ -158,9 +112,14 @@ class _EventReader:
         return events.Rows(self._ids[:end], local, cloud, line["written"], tuple(line["banned"]), bool(line.get("cut")))
 
 
+def read_recording(line: dict[str, Any]) -> events.RecordingStarted:
+    """Read how rows were read and drawn from. Raises ValueError, KeyError or TypeError for what is none."""
+    pieces = tuple(map(bytes.fromhex, line["pieces"]))
+    return structs.replace(msgspec.convert({**line, "pieces": ()}, events.RecordingStarted), pieces=pieces)
+
+
 def _answer(line: dict[str, Any]) -> Answer:
-    tokens = [_with_interval(token) for token in line["tokens"]]
-    return msgspec.convert({**_UNTOLD, **line, "tokens": tokens}, Answer)
+    return msgspec.convert({**line, "tokens": [_with_interval(token) for token in line["tokens"]]}, Answer)
 
 
 def _with_intervals(line: dict[str, Any]) -> dict[str, Any]:
@@ -175,18 +134,19 @@ def _with_interval(token: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _lines(path: Path, read: Callable[[dict[str, Any]], Any]) -> Iterator[Any]:
-    """Yield what ``read`` makes of each line, under its event's present name. Raises UsageError, naming the line."""
+def read_lines(path: Path, read: Callable[[dict[str, Any]], Any], *, whole: bool = False) -> Iterator[Any]:
+    """Yield what ``read`` makes of each line. Raises UsageError, naming the line.
+
+    ``whole`` False: one that was cut off in its last line is read up to there.
+    """
     try:
         with open_regular(path) as file:
-            check_header(file.readline(), path)
+            _check_header(file.readline(), path)
             for number, text in enumerate(file, start=2):
                 try:
-                    line = json.loads(text)
-                    line["event"] = _OLD_NAMES.get(line["event"], line["event"])
-                    found = read(line)
+                    found = read(json.loads(text))
                 except (*_DAMAGE, msgspec.MsgspecError):
-                    if not text.endswith("\n"):
+                    if not whole and not text.endswith("\n"):
                         return  # cut off: a disk that was full, or a process that was killed
                     msg = f"{path} is damaged: line {number} is no event of a trace"
                     raise UsageError(msg) from None
@@ -207,23 +167,18 @@ def _token_id(value: object) -> int:
     return value
 
 
-def check_header(line: str, path: Path) -> None:
+def _check_header(line: str, path: Path) -> None:
     """Raise UsageError for another first line than a trace's, or one of a version that is not read."""
     try:
         header = json.loads(line)
     except (ValueError, RecursionError):
         header = None
     version = header.get("trace") if isinstance(header, dict) else None
-    if version in READ_VERSIONS:
+    if version == TRACE_VERSION:
         return
-    which = f"{', '.join(map(str, READ_VERSIONS[:-1]))} or {READ_VERSIONS[-1]}"
     if isinstance(version, int):
-        msg = f"{path} is a trace of version {version}, not {which}: record it again with --trace FILE --trace-rows"
+        found = f"{path} is a trace of version {version}, not {TRACE_VERSION}"
+        msg = f"{found}: record it again with --trace FILE --trace-rows"
     else:
         msg = f"{path} is no trace: record one with --trace FILE --trace-rows"
     raise UsageError(msg)
-
-
-def groups_from_json(groups: list[list[int]] | None) -> tuple[Ids, ...] | None:
-    """Read the tokens that say the same. Raises TypeError or ValueError for what is none."""
-    return None if groups is None else tuple(tuple(map(int, group)) for group in groups)

@@ -16,7 +16,7 @@ from hybrid.record.events import (
     Started,
     TokenEmitted,
 )
-from hybrid.record.spending import Spent
+from hybrid.record.state import Spent
 from hybrid.run.blocking import Client
 from hybrid.run.client import AsyncClient
 from hybrid.run.contexts import FurtherModel, LocalModel

@@ -16,7 +16,7 @@ from anyio.from_thread import BlockingPortal
 from hybrid.record.answer import Answer
 from hybrid.record.conversation import Prompt
 from hybrid.record.events import Event, Finished, text_of
-from hybrid.record.spending import Spent
+from hybrid.record.state import Spent
 from hybrid.run.client import AsyncClient
 from hybrid.settings.config import AnswerChoices, Settings
 from hybrid.spend import CapStatus

@@ -28,7 +28,7 @@ from hybrid.record.answer import Answer
 from hybrid.record.answer_builder import AnswerBuilder
 from hybrid.record.conversation import Prompt, TextOrTurns, question_from
 from hybrid.record.events import Event, Finished, Publish, text_of
-from hybrid.record.spending import Spent
+from hybrid.record.state import Spent
 from hybrid.run.chain import ChainChooser, whole_chain
 from hybrid.run.cloud_verifier import CloudVerifier, Connect, RowsWanted
 from hybrid.run.composition import (

@@ -149,7 +149,6 @@ class CloudVerifier:
             rows = self._vocabulary.check_scores(scores)
         except (RequestDenied, CloudError) as error:
             return self._fail(error)
-        self._builder.checks += 1
         self._builder.publish(events.CheckAnswered(request_id, len(rows)))
         return Scored(rows)
 

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
 from typing import TypeVar
 
 from hybrid.engine import Worker
@@ -166,7 +165,6 @@ class Driver:
         drafted, took_s = await self._worker.do(
             lambda cancelled: self._timed(lambda: self._drafter.draft(request, limit, cancelled))
         )
-        self._builder.drafted += len(drafted.span)
         self._record_local_rows()
         self._publish(
             events.SpanDrafted(len(request.at), ids(drafted.span), self._drafter.num_ready, round(took_s * 1000, 3))
@@ -205,18 +203,19 @@ class Driver:
 
     def _compare(self, request: Check, rows: Sequence[TopK]) -> None:
         """Tell at how many drafted tokens of a chain each model below has the most likely token of the one above."""
-        judged = list(zip(request.span, rows, strict=False))
-        written = sum(1 for _ in takewhile(lambda pair: pair[0].id == pair[1].best, judged))
-        compared = judged[: written + 1]
+        compared = []
+        for token, row in zip(request.span, rows, strict=False):
+            compared.append((token, row))
+            if token.id != row.best:
+                break
         for lower in range(request.level if self._levels else 0):
-            known = [
-                (own.best, row.best)
+            agrees = [
+                own.best == row.best
                 for token, row in compared
                 if (own := (*token.below, token.draft_row)[lower]) is not None
             ]
-            if known:
-                agreed = sum(own == best for own, best in known)
-                self._publish(events.LevelsCompared(request.level, lower, len(known), agreed))
+            if agrees:
+                self._publish(events.LevelsCompared(request.level, lower, len(agrees), sum(agrees)))
 
     async def _check(self, request: Check) -> Scored | BudgetDenied | NoAnswer:
         reply = await self._verifier.check(self._prompt, request, partial(self._looking_ahead, request))

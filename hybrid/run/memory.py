@@ -17,7 +17,8 @@ from hybrid.policy import Policy
 from hybrid.record.answer import Answer
 from hybrid.record.answer_builder import AnswerBuilder
 from hybrid.record.events import Event, Finished, Publish
-from hybrid.record.spending import CheckCostNote, CheckTimeNote, Spending
+from hybrid.record.spending import CheckCostNote, CheckTimeNote
+from hybrid.record.state import Spending
 from hybrid.run.chain import ChainChooser
 from hybrid.run.composition import Decoding
 from hybrid.run.contexts import LocalModel

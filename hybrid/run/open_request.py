@@ -130,7 +130,6 @@ class RequestBilling:
         if reserved is not None and reserved.returned_nanousd:
             amount = as_usd(reserved.returned_nanousd)
             self.builder.note(f"{amount} can be spent again: a process had reserved it and died before asking")
-        self.builder.requests += 1
         request = OpenRequest(uuid.uuid4().hex, kind, grant, self, prompt)
         num_tokens = grant.limit if num_tokens is None else num_tokens
         nanousd = None if reserved is None else reserved.nanousd
@@ -192,7 +191,6 @@ class OpenRequest:
         cost = None if usage is None else budget.cost(usage)
         age_ms = round((time.monotonic() - self._began) * 1000, 3)
         why = (str(failure), failure_kind(failure)) if isinstance(failure, CloudError | RequestDenied) else ()
-        builder.failed += bool(why)
         builder.publish(events.RequestSettled(self.request_id, self.kind, usage, cost, age_ms, *why))
         if excess is not None:
             builder.add_overcharge(excess)

@@ -35,10 +35,24 @@ from hybrid.policy.requests import Span, ids
 from hybrid.prob import Dense, Partition, Spelling, TopK
 from hybrid.record.answer import Mixing, RecordedExpert
 from hybrid.record.events import SpanCritiqued, key_of, unpacked
-from hybrid.record.recorded_events import check_header, groups_from_json
-from hybrid.record.row_json import row_from_json
-from hybrid.store.line_file import open_regular
+from hybrid.record.recorded_events import read_lines, read_recording
+from hybrid.record.rows import row_from_json
 from hybrid.types import CloudUsage, Ids, Sampling
+
+# What a trace tells as it is of how rows were read and drawn from.
+_TOLD = (
+    "pieces",
+    "sampling",
+    "max_tokens",
+    "choices",
+    "noise",
+    "shift",
+    "thoughts",
+    "experts",
+    "mix",
+    "chain",
+    "models",
+)
 
 
 class MissingRow(HybridError):
@@ -89,49 +103,25 @@ class ReplayTrace:
     def read(cls, path: Path) -> ReplayTrace:
         """Read a trace file. Raises UsageError with one sentence for anything but a whole one with rows."""
         trace = cls()
-        try:
-            with open_regular(path) as file:
-                check_header(file.readline(), path)
-                for number, line in enumerate(file, start=2):
-                    trace._read_line(line, f"{path} is damaged: line {number} is no event of a trace")
-        except OSError as error:
-            msg = f"{path}: {error.strerror}"
-            raise UsageError(msg) from None
-        except UnicodeError:  # read in blocks, so no line is known
-            msg = f"{path} is no trace, or a damaged one: it holds bytes that are no text"
-            raise UsageError(msg) from None
+        for _ in read_lines(path, trace._add, whole=True):
+            pass
         if not trace.pieces:
             msg = f"{path} holds no rows: record it with --trace-rows"
             raise UsageError(msg)
         return trace
 
-    def _read_line(self, line: str, damaged: str) -> None:
-        try:
-            self._add(json.loads(line))
-        except (ValueError, KeyError, TypeError, IndexError, RecursionError, msgspec.ValidationError):
-            raise UsageError(damaged) from None
-
     def _add(self, line: dict[str, Any]) -> None:
         match line["event"]:
             case "started":
                 self.prompt, self.policy = tuple(line["prompt"]), line["policy"]
-            case "recording_started" | "recording":  # version 4, version 3
-                self.pieces = tuple(map(bytes.fromhex, line["pieces"]))
-                self.end_ids = frozenset(line["end_ids"])
-                self.sampling, self.max_tokens = Sampling(**line["sampling"]), line["max_tokens"]
-                self.choices = dict(line["choices"])
-                self.noise = float(line.get("noise", 0.0))  # what was recorded before it was known had none
-                kept = line.get("planner")  # since version 5
-                self.planner = None if kept is None else Planner.from_json(json.loads(kept))
-                marks = line.get("thoughts")  # a trace of before they were told apart has none
-                self.thoughts = None if marks is None else ThoughtMarks(**marks)
-                self.chain = tuple(map(int, line.get("chain", ())))  # a trace of before there were chains has none
-                self.models = tuple(line.get("models", ()))
-                self.shift = None if line.get("shift") is None else float(line["shift"])
-                self.experts = tuple(RecordedExpert(**each) for each in line.get("experts", ()))
-                self.mix = line.get("mix")
-                if (groups := groups_from_json(line.get("concepts"))) is not None:
-                    self.concepts = Partition.of_groups(len(self.pieces), groups)
+            case "recording_started":
+                told = read_recording(line)
+                for name in _TOLD:
+                    setattr(self, name, getattr(told, name))
+                self.end_ids = frozenset(told.end_ids)
+                self.planner = None if told.planner is None else Planner.from_json(json.loads(told.planner))
+                if told.concepts is not None:
+                    self.concepts = Partition.of_groups(len(self.pieces), told.concepts)
             case "span_critiqued":
                 said = msgspec.convert(line, SpanCritiqued)
                 self.critic[(said.position, *said.ids)] = said

@@ -26,13 +26,12 @@ from hybrid.serve.asked import Asked, Read, object_of, read_chat, read_completio
 from hybrid.serve.body import Pace, listed
 from hybrid.serve.errors import ApiError, api_error, internal_error, reason_of
 from hybrid.serve.listening import Listening, Sender, ended, pinged
+from hybrid.serve.reducer import LEFT
 from hybrid.serve.relay import relay_reply
 from hybrid.serve.replies import Mode, RowKeeper, Shape, TextShape, TokenScore, own_of, usage_of
 from hybrid.serve.served import Served
 from hybrid.settings.config import AnswerChoices
 
-# A watch is told this of an answer whose caller has left.
-LEFT = "left"
 # A longer body is read in a thread: megabytes of messages take seconds, in which others' streams would stand still.
 READ_AT_ONCE = 64 * 1024
 _STREAM = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}

@@ -27,7 +27,7 @@ from hybrid.errors import (
     UsageError,
 )
 from hybrid.run.open_request import RequestDenied
-from hybrid.serve.answer_log import REASONS
+from hybrid.serve.reducer import REASONS
 
 # An error in OpenAI's shape: its four keys, and a status by which the clients decide whether to ask again.
 #

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 from hybrid.errors import HybridError
+from hybrid.record.state import family
 from hybrid.run import AsyncClient
 from hybrid.serve.reducer import Histogram, MonitorState
 from hybrid.serve.served import Backend
@@ -104,37 +105,41 @@ def metrics(state: MonitorState, standing: Standing) -> str:
 
 
 def _counters(state: MonitorState) -> Iterator[str]:
-    totals = state.totals
-    ended: Samples = [({"end": end}, totals.answers[end]) for end in ("finished", "failed", "left")]
-    yield from _family("answers_begun_total", "counter", "Answers begun.", _one(totals.answers["begun"]))
+    totals, counts = state.totals, state.totals.counts
+    ended: Samples = [({"end": end}, counts["answers", end]) for end in ("finished", "failed", "left")]
+    yield from _family("answers_begun_total", "counter", "Answers begun.", _one(counts["answers", "begun"]))
     yield from _family("answers_total", "counter", "Answers that are over, by how they ended.", ended)
-    relayed = _one(totals.answers["relayed"])
+    relayed = _one(counts["answers", "relayed"])
     yield from _family("relays_total", "counter", "Questions that went whole to a chat route of the cloud.", relayed)
     tokens: Samples = [
-        ({"source": source, "how": how}, count) for (source, how), count in sorted(totals.tokens.items())
+        ({"source": source, "how": how}, count) for (source, how), count in sorted(family(counts, "tokens").items())
     ]
     yield from _family("tokens_total", "counter", "Tokens of answers, by who wrote them and how they stand.", tokens)
-    positions: Samples = [({"outcome": name}, totals.positions[name]) for name in ("accepted", "rejected")]
+    positions: Samples = [({"outcome": name}, counts["positions", name]) for name in ("accepted", "rejected")]
     yield from _family(
         "verify_positions_total", "counter", "Drafted tokens that a check kept or turned down.", positions
     )
-    drafted = _one(totals.positions["drafted"])
+    drafted = _one(counts["positions", "drafted"])
     yield from _family("drafted_tokens_total", "counter", "Tokens that the local model drafted.", drafted)
-    yield from _family("checks_total", "counter", "Checks that came back with rows.", _one(totals.checks))
-    requests: Samples = [({"kind": kind}, count) for kind, count in sorted(totals.requests.items())]
+    yield from _family(
+        "checks_total", "counter", "Checks that came back with rows.", _one(counts["requests", "answered check"])
+    )
+    requests: Samples = [({"kind": kind}, count) for kind, count in sorted(family(counts, "sent").items())]
     yield from _family("cloud_requests_total", "counter", "Requests sent to the endpoint, by kind.", requests)
-    cloud: Samples = [({"kind": kind}, totals.cloud_tokens[kind]) for kind in ("prompt", "cached", "completion")]
+    cloud: Samples = [({"kind": kind}, counts["cloud_tokens", kind]) for kind in ("prompt", "cached", "completion")]
     told = "Tokens that the endpoint charged; cached ones are among those of the prompt."
     yield from _family("cloud_tokens_total", "counter", told, cloud)
-    reasons: Samples = [({"reason": reason}, count) for reason, count in sorted(totals.handoffs.items())]
+    reasons: Samples = [({"reason": reason}, count) for reason, count in sorted(totals.reasons.items())]
     yield from _family("handoffs_total", "counter", "Hand-offs to the cloud, by reason less its numbers.", reasons)
-    yield from _family("retries_total", "counter", "Requests that were sent again.", _one(totals.retries))
-    degraded: Samples = [({"kind": kind}, count) for kind, count in sorted(totals.degraded.items())]
+    yield from _family(
+        "retries_total", "counter", "Requests that were sent again.", _one(counts["requests", "retried"])
+    )
+    degraded: Samples = [({"kind": kind}, count) for kind, count in sorted(family(counts, "degraded").items())]
     yield from _family(
         "degraded_total", "counter", "Times that less was asked of the cloud than is due, by why.", degraded
     )
     told = "US dollars charged, or at worst; no sample once a price was not known."
-    yield from _family("spent_dollars_total", "counter", told, _one(_dollars(totals.cost.spent)))
+    yield from _family("spent_dollars_total", "counter", told, _one(_dollars(totals.cost.settled)))
     told = "US dollars that the cloud alone would have cost for finished answers; no sample once not known."
     yield from _family("cloud_only_dollars_total", "counter", told, _one(_dollars(totals.cloud_only)))
     told = "Tokens at which the divergence is not known: nobody asked."
@@ -159,7 +164,7 @@ def _gauges(state: MonitorState, standing: Standing) -> Iterator[str]:
     ):
         samples: Samples = [({"level": cap["level"]}, _dollars(cap[field])) for cap in standing.caps]
         yield from _family(name, "gauge", told, samples)
-    now = sum(not log.ended for log in state.answers.values())
+    now = sum(not log.state.ended for log in state.answers.values())
     yield from _family("answers_in_progress", "gauge", "Answers under way, queued ones among them.", _one(now))
     yield from _family("contexts", "gauge", "Contexts of the local model.", _one(standing.contexts))
     yield from _family("contexts_busy", "gauge", "Contexts that are lent.", _one(standing.busy))

@@ -32,11 +32,10 @@ from hybrid.record.conversation import Prompt
 from hybrid.record.events import Finished, Started
 from hybrid.record.recorded_events import RecordedAnswer
 from hybrid.run import Event
-from hybrid.serve.answer_log import LEFT, AnswerLog, AskedAnswer
 from hybrid.serve.errors import tell
 from hybrid.serve.guard import PageKey, shows_key
 from hybrid.serve.metrics import CONTENT_TYPE, FRESH_S, StandingReader, metrics
-from hybrid.serve.reducer import Follower, MonitorState
+from hybrid.serve.reducer import LEFT, AnswerLog, AskedAnswer, Follower, MonitorState
 from hybrid.serve.served import Served, ServeOptions
 
 # A page is told what is new at most so often: faster than anybody reads.
@@ -128,10 +127,10 @@ class WatchedAnswer:
 
     def end(self, why: str | None = None, reason: str | None = None) -> None:
         """Take that nothing more comes; standard error is told of a failure."""
-        if not self._log.ended:
+        if not self._log.state.ended:
             self._monitor.state.end(self._log, why, reason)
-            if self._log.head["state"] == "failed":
-                tell(escape_controls(f"{self._log.id} failed: {self._log.head['why']}"))
+            if self._log.state.stage == "failed":
+                tell(escape_controls(f"{self._log.id} failed: {self._log.state.why}"))
         self._monitor.wake()
 
 
@@ -307,7 +306,7 @@ def recorded_state(path: Path) -> tuple[MonitorState, AnswerLog]:
     for event in recorded.events():
         state.hear(log, event)
         if isinstance(event, Started):
-            log.head["model"] = event.policy
+            log.model = event.policy
         finished = finished or isinstance(event, Finished)
     state.end(log, None if finished else LEFT)
     return state, log

@@ -14,22 +14,30 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from hybrid.record.answer import Answer, Token
-from hybrid.record.events import (
-    CheckAnswered,
-    CloudRecovered,
-    Degraded,
-    Event,
-    Finished,
-    RequestRetried,
-    RequestSent,
-    RequestSettled,
-    SpanDrafted,
-    TokenEmitted,
-)
-from hybrid.serve.answer_log import REASONS, AnswerLog, AskedAnswer, RequestsCost
-from hybrid.types import CloudUsage
+from msgspec import structs
 
+from hybrid.record import events
+from hybrid.record.answer import Token
+from hybrid.record.conversation import Prompt
+from hybrid.record.rows import Candidates
+from hybrid.record.state import Added, AnswerState, Counts, Spending, family
+from hybrid.types import CloudUsage, DegradedKind, Divergence, Message
+
+# What ends an answer whose reader left; whatever else ends one is a failure.
+LEFT = "left"
+# What is shown of a prompt: the last turns, and the end of each. Finished answers stay, and a body may have 8 MiB.
+MOST_TURNS, LONGEST_TEXT = 64, 2**15
+# Why the cloud was not asked, in words that quote nobody.
+REASONS: dict[DegradedKind, str] = {
+    "unreachable": "the cloud did not answer",
+    "bad reply": "what the cloud replied cannot be believed",
+    "refused": "the cloud refused the request",
+    "capability": "the endpoint cannot do what the policy needs",
+    "context": "the cloud's context is full",
+    "budget": "no money is left for it under a cap",
+    "charge": "the endpoint charged more than was reserved, and is not asked again",
+    "paced": "spending runs ahead of the day's cap, so less is asked",
+}
 # So many finished answers are shown; under way are as many as there are contexts and places in the queue.
 NUM_FINISHED = 20
 # Reasons of hand-offs are told apart without their numbers. Every further one is "other".
@@ -67,24 +75,14 @@ class Totals:
     """Everything since the start, over all answers. ``version`` grows with every change."""
 
     version: int = 0
-    answers: Counter[str] = field(default_factory=Counter)
-    """By how they ended, and ``begun`` and ``relayed``."""
-    tokens: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By who wrote them, and how they came to stand."""
-    positions: Counter[str] = field(default_factory=Counter)
-    """Drafted tokens: ``drafted``, and those that a check let stand (``accepted``) or turned down (``rejected``)."""
-    requests: Counter[str] = field(default_factory=Counter)
-    """Those sent, by kind."""
-    cloud_tokens: Counter[str] = field(default_factory=Counter)
-    """What the endpoint counted: ``prompt`` (``cached`` among it) and ``completion``."""
-    handoffs: Counter[str] = field(default_factory=Counter)
-    degraded: Counter[str] = field(default_factory=Counter)
-    checks: int = 0
-    retries: int = 0
+    counts: Counts = field(default_factory=Counter)
+    """Those of all answers together; of ``answers`` also how many have begun, and how the others ended."""
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Hand-offs, by their reasons less their numbers."""
     cloud: dict[str, Any] | None = None
     """Whether the cloud ``answers``, by the last that was heard of it, ``why`` not, and when that answer was asked
     (``at``); None: it was not asked yet."""
-    cost: RequestsCost = field(default_factory=RequestsCost)
+    cost: Spending = field(default_factory=Spending)
     cloud_only: int | None = 0
     """What the cloud alone would have cost for the finished answers, in nano-dollars; None: of one it is not known."""
     kl_lower: Histogram = field(default_factory=lambda: Histogram(KL_NATS))
@@ -93,82 +91,109 @@ class Totals:
     ttft_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     duration_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))
 
-    def hear(self, event: Event) -> None:
-        """Take what happened in an answer, less its hand-offs, which are derived from its tokens."""
+    def add(self, event: events.Event, added: Added) -> None:
+        """Take what happened in an answer, and what that added to its counts."""
         self.version += 1
+        for key, count in added.items():
+            if key[0] == "handoffs":  # there is no end of reasons, which have numbers in them
+                self.count_handoff(key[1])
+            else:
+                self.counts[key] += count
         match event:
-            case TokenEmitted(token=token):
-                self._count_token(token)
-            case SpanDrafted(ids=ids):
-                self.positions["drafted"] += len(ids)
-            case RequestSent(request_id, kind, reserved_nanousd=most):
-                self.requests[kind] += 1
-                self.cost.send(request_id, most)
-            case RequestSettled(request_id=request_id, usage=usage, nanousd=cost):
-                self.cost.settle(request_id, cost, known=usage is not None)
-                if usage is not None:
-                    self.cloud_tokens["prompt"] += usage.prompt_tokens
-                    self.cloud_tokens["cached"] += usage.cached_tokens
-                    self.cloud_tokens["completion"] += usage.completion_tokens
-            case Finished(answer):
-                self._add_answer(answer)
-            case CheckAnswered() | RequestRetried() | Degraded():
-                self._count(event)
+            case events.TokenEmitted(token=Token(kl=None)):
+                self.kl_unknown += 1
+            case events.TokenEmitted(token=Token(kl=Divergence(lower=lower, upper=upper))):
+                self.kl_lower.add(lower)
+                self.kl_upper.add(upper)
+            case events.Finished(answer):
+                alone = answer.bill.cloud_only_nanousd
+                self.cloud_only = None if self.cloud_only is None or alone is None else self.cloud_only + alone
+                self.duration_s.add(answer.timing.total_ms / 1000)
+                if answer.timing.ttft_ms is not None:
+                    self.ttft_s.add(answer.timing.ttft_ms / 1000)
             case _:
-                self.version -= 1
+                self.cost.observe(event)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
+        counts = self.counts
         return {
             "answers": dict(self.answers),
-            "tokens": [[*key, count] for key, count in sorted(self.tokens.items())],
-            "positions": dict(self.positions),
-            "requests": dict(self.requests),
-            "cloud_tokens": dict(self.cloud_tokens),
-            "handoffs": self.handoffs.most_common(),
-            "degraded": dict(self.degraded),
+            "tokens": [[*key, count] for key, count in sorted(family(counts, "tokens").items())],
+            "positions": dict(family(counts, "positions")),
+            "requests": dict(family(counts, "sent")),
+            "cloud_tokens": dict(family(counts, "cloud_tokens")),
+            "handoffs": self.reasons.most_common(),
+            "degraded": dict(family(counts, "degraded")),
             "cloud": self.cloud,
-            "checks": self.checks,
-            "retries": self.retries,
-            "spent": self.cost.spent,
+            "checks": counts["requests", "answered check"],
+            "retries": counts["requests", "retried"],
+            "spent": self.cost.settled,
             "reserved": self.cost.reserved,
             "cloud_only": self.cloud_only,
             "kl": {"lower": self.kl_lower.to_json(), "upper": self.kl_upper.to_json(), "unknown": self.kl_unknown},
         }
 
-    def _count(self, event: CheckAnswered | RequestRetried | Degraded) -> None:
-        match event:
-            case CheckAnswered():
-                self.checks += 1
-            case RequestRetried():
-                self.retries += 1
-            case Degraded(kind=kind):
-                self.degraded[kind or "unknown"] += 1
-
-    def _count_token(self, token: Token) -> None:
-        self.tokens[token.source, token.how] += 1
-        if token.kl is None:
-            self.kl_unknown += 1
-        else:
-            self.kl_lower.add(token.kl.lower)
-            self.kl_upper.add(token.kl.upper)
-
-    def _add_answer(self, answer: Answer) -> None:
-        alone = answer.bill.cloud_only_nanousd
-        self.cloud_only = None if self.cloud_only is None or alone is None else self.cloud_only + alone
-        self.duration_s.add(answer.timing.total_ms / 1000)
-        if answer.timing.ttft_ms is not None:
-            self.ttft_s.add(answer.timing.ttft_ms / 1000)
-
-    def count_verdict(self, token: Token) -> None:
-        """Count a token of an answer that was checked: it stands, or is the first after one that was turned down."""
-        self.positions["accepted"] += token.how == "accepted"
-        self.positions["rejected"] += token.source == "cloud" and token.why is not None
+    @property
+    def answers(self) -> Counter[str]:
+        """How many have ``begun``, were ``relayed``, and how those ended that are over."""
+        return family(self.counts, "answers")
 
     def count_handoff(self, reason: str) -> None:
         """Count a hand-off by its reason, less its numbers."""
         name = reason_class(reason)
-        self.handoffs[name if name in self.handoffs or len(self.handoffs) < MOST_REASONS else "other"] += 1
+        self.reasons[name if name in self.reasons or len(self.reasons) < MOST_REASONS else "other"] += 1
+
+
+@dataclass(frozen=True)
+class AskedAnswer:
+    """An answer that begins. ``model``: as its caller named it.
+
+    ``at``: when it was asked, in seconds since 1970; None: not known. ``prompt`` None: it is not to be shown.
+    """
+
+    id: str
+    model: str
+    at: float | None
+    prompt: Prompt | None = None
+
+
+class AnswerLog:
+    """One answer as a page shows it: what was asked, and its ``state``. ``shows_texts`` False: no text is kept."""
+
+    def __init__(self, asked: AskedAnswer, *, shows_texts: bool = False) -> None:
+        """Begin."""
+        self.id, self.model, self.at = asked.id, asked.model, asked.at
+        self.state = AnswerState(Candidates() if shows_texts else None)
+        self._turns = _turns(asked.prompt) if shows_texts else None
+        self._hidden = {} if shows_texts else {"text": None, "thoughts": None}
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """What is known of it beside its places, as plain data."""
+        asked = {"id": self.id, "model": self.model, "at": self.at, "relayed": self.state.relayed}
+        return {**asked, "prompt": self._turns, **self.state.to_json()}
+
+    def places(self, name: str, since: int = 0) -> list[tuple[int, dict[str, Any]]]:
+        """Return the places of a list that were among the changes after ``since``, in order, as plain data."""
+        places = sorted({place for changed, place in self.state.changed[since:] if changed == name})
+        hidden = self._hidden if name == "tokens" else {}
+        return [(place, self.state.place_json(name, place) | hidden) for place in places]
+
+
+def without_texts(event: events.Event) -> events.Event | None:
+    """Return an event without what anybody wrote, prompt, answer and an endpoint's words; None: nothing is left."""
+    match event:
+        case events.TokenEmitted(position, token):
+            return events.TokenEmitted(position, structs.replace(token, text="", thought_text=""))
+        case events.Degraded(kind=kind):
+            return events.Degraded(REASONS[kind] if kind else "", kind)
+        case events.RequestSettled(failure=str(), failure_kind=kind):
+            return structs.replace(event, failure=REASONS[kind] if kind else None)
+        case events.Flushed() | events.RecordingStarted() | events.Rows():
+            return None
+        case _:
+            return event
 
 
 class MonitorState:
@@ -184,47 +209,49 @@ class MonitorState:
         """Begin an answer; one of the same id is no longer shown."""
         self.answers.pop(asked.id, None)
         log = self.answers[asked.id] = AnswerLog(asked, shows_texts=self.shows_texts)
-        self.totals.answers["begun"] += 1
-        self.totals.version += 1
+        self._count("begun")
+        self.totals.counts["answers", "relayed"] += 0
         return log
 
-    def hear(self, log: AnswerLog, event: Event) -> None:
+    def hear(self, log: AnswerLog, event: events.Event) -> None:
         """Take what happened in an answer."""
-        num_handoffs, relayed = len(log.head["handoffs"]), log.head["relayed"]
-        log.hear(event)
-        self.totals.answers["relayed"] += log.head["relayed"] and not relayed
-        self.totals.hear(event)
-        self._hear_cloud(log, event)
-        if isinstance(event, TokenEmitted) and log.head["checks"]:
-            self.totals.count_verdict(event.token)
-        for _, reason, _ in log.head["handoffs"][num_handoffs:]:
-            self.totals.count_handoff(reason)
-
-    def _hear_cloud(self, log: AnswerLog, event: Event) -> None:
-        """Take whether the cloud answered last, by what came of a request; what was not sent says nothing."""
-        match event:
-            case CheckAnswered() | CloudRecovered():
+        kept = event if self.shows_texts else without_texts(event)
+        if kept is not None and (added := log.state.apply(kept)):
+            self.totals.add(kept, added)
+        match kept:  # whether the cloud answered last, by what came of a request; what was not sent says nothing
+            case events.CheckAnswered() | events.CloudRecovered():
                 self._set_cloud(log, None)
-            case RequestSettled(usage=CloudUsage(prompt_tokens=prompt, completion_tokens=written)) if prompt + written:
+            case events.RequestSettled(usage=CloudUsage(prompt_tokens=prompt, completion_tokens=written)) if (
+                prompt + written
+            ):
                 self._set_cloud(log, None)
-            case Degraded(kind="unreachable" | "bad reply" | "refused"):
-                self._set_cloud(log, log.head["degraded"]["why"])
+            case events.Degraded(why, "unreachable" | "bad reply" | "refused"):
+                self._set_cloud(log, why)
 
     def _set_cloud(self, log: AnswerLog, why: str | None) -> None:
         """Set the cloud's state: ``why`` it did not answer; None: it did."""
-        self.totals.cloud = {"answers": why is None, "why": why, "at": log.head["at"]}
+        self.totals.cloud = {"answers": why is None, "why": why, "at": log.at}
+        self.totals.version += 1
+
+    def _count(self, how: str) -> None:
+        """Count an answer that begins, or ends in some way."""
+        self.totals.counts["answers", how] += 1
         self.totals.version += 1
 
     def end(self, log: AnswerLog, why: str | None = None, reason: str | None = None) -> None:
-        """Take that of an answer nothing more comes; said again, it changes nothing."""
-        if log.ended:
+        """Take that of an answer nothing more comes; said again, it changes nothing.
+
+        ``why`` may quote a text; ``reason`` does not, and is shown where no text is.
+        """
+        if log.state.ended:
             return
-        self.totals.cost.give_up(log.end(why, reason))
+        stage = "finished" if why is None else LEFT if why == LEFT else "failed"
+        said = (why if self.shows_texts else reason) if stage == "failed" else None
+        self.totals.cost.give_up(log.state.end(stage, said))
         if reason == REASONS["unreachable"]:
-            self._set_cloud(log, log.head["why"])
-        self.totals.answers[log.head["state"]] += 1
-        self.totals.version += 1
-        over = [each for each in self.answers.values() if each.ended]
+            self._set_cloud(log, said)
+        self._count(stage)
+        over = [each for each in self.answers.values() if each.state.ended]
         for old in over[:-NUM_FINISHED]:
             if self.answers.get(old.id) is old:
                 del self.answers[old.id]
@@ -254,7 +281,7 @@ class _Seen:
 
     log: AnswerLog
     version: int = 0
-    changes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_LISTS, 0))
+    changes: int = 0
 
 
 class Follower:
@@ -283,9 +310,27 @@ class Follower:
     def _part(self, log: AnswerLog) -> dict[str, Any]:
         seen = self._seen.setdefault(log.id, _Seen(log))
         part: dict[str, Any] = {}
-        if seen.version != log.version:
-            seen.version, part["head"] = log.version, log.head
-        for name in _LISTS:
-            new, seen.changes[name] = getattr(log, name).since(seen.changes[name])
-            part |= {name: new} if new else {}
+        if seen.version != log.state.version:
+            seen.version, part["head"] = log.state.version, log.head
+        if seen.changes != len(log.state.changed):
+            part |= {name: new for name in _LISTS if (new := log.places(name, seen.changes))}
+            seen.changes = len(log.state.changed)
         return {"id": log.id, **part} if part else {}
+
+
+# ---- prompts ---------------------------------------------------------------------------------------------------------
+
+
+def _turns(prompt: Prompt | None) -> list[list[str]] | None:
+    """Return a prompt as pairs of a role and a text; of a long one the end, after an ellipsis."""
+    if prompt is None:
+        return None
+    if isinstance(prompt, str):
+        return [["user", _end_of(prompt)]]
+    shown = [each if isinstance(each, Message) else Message(**each) for each in prompt[-MOST_TURNS:]]  # type: ignore[arg-type]
+    before = [] if len(prompt) <= MOST_TURNS else [[shown[0].role, "\u2026"]]
+    return [*before, *([turn.role, _end_of(turn.content)] for turn in shown)]
+
+
+def _end_of(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else "\u2026" + text[-LONGEST_TEXT:]

@@ -24,11 +24,11 @@ from hybrid.run import AsyncClient
 from hybrid.run.open_request import RequestDenied
 from hybrid.run.relaying import RelayedReply, Relayer, encoded
 from hybrid.run.retrying import EndpointHealth
-from hybrid.serve.answer_log import LEFT
 from hybrid.serve.asked import Asked
 from hybrid.serve.body import listed
 from hybrid.serve.errors import SERVER, ApiError, api_error, internal_error, reason_of
 from hybrid.serve.listening import Sender, pinged
+from hybrid.serve.reducer import LEFT
 from hybrid.serve.replies import SOURCES, Shape, as_usd
 from hybrid.serve.served import AnswerWatch, Served
 from hybrid.types import NO_USAGE

@@ -21,8 +21,8 @@ import numpy as np
 from hybrid.prob import Dense, TopK
 from hybrid.record.answer import Answer
 from hybrid.record.events import Event, RecordingStarted, Rows, TokenEmitted
+from hybrid.record.rows import RowsAtPlace
 from hybrid.spend.price import NANOUSD_PER_USD
-from hybrid.types import Ids
 
 # The log-probabilities of an answer's tokens, from the rows that were read for it: those of whoever wrote each token.
 #
@@ -56,29 +56,19 @@ class RowKeeper:
         """``num_top``: how many tokens are wanted in the place of each."""
         self._num_top = num_top
         self._pieces: tuple[bytes, ...] = ()
-        self._shown: list[int] = []
+        self._rows = RowsAtPlace()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._num_read = 0
-        self._local: dict[int, tuple[Ids, Dense]] = {}
-        self._cloud: dict[int, tuple[Ids, TopK]] = {}
 
     def hear(self, event: Event) -> TokenScore | None:
         """Take an event; return what is known of the token that came with it, if it is part of the answer itself."""
         match event:
             case RecordingStarted(pieces=pieces):
                 self._pieces = pieces
-            case Rows(at=at, local=local, cloud=cloud):
-                if local is not None:
-                    self._local[len(at)] = at, local
-                if cloud is not None:
-                    self._cloud[len(at)] = at, cloud
-            case TokenEmitted(position, token):
-                kept = self._cloud if token.source == "cloud" else self._local
-                at, row = kept.get(position, ((), None))
-                self._local.pop(position, None)
-                self._cloud.pop(position, None)
-                row = row if at == tuple(self._shown) else None
-                self._shown.append(token.id)
+            case Rows(at, local, cloud):
+                self._rows.read(at, local, cloud)
+            case TokenEmitted(token=token):
+                row = self._rows.write(token).get(token.source)
                 return None if token.thought else self._scored(token.id, row)
             case _:
                 pass

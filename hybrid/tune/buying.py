@@ -25,7 +25,7 @@ from hybrid.errors import ContextOverflow, MissingCapability, UsageError
 from hybrid.policy.requests import BudgetDenied, NoAnswer
 from hybrid.prob import Partition
 from hybrid.record.conversation import TextOrTurns, turns_of, words_of
-from hybrid.record.spending import Spent
+from hybrid.record.state import Spent
 from hybrid.run.text_rows import TextRows, Writer
 from hybrid.settings.config import AnswerChoices
 from hybrid.settings.names import BUNDLED

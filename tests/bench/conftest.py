@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from event_streams import handoffs
 
 from hybrid.lab import demo
 from hybrid.lab.arms import Comparison, Plan, Trial
-from hybrid.record.answer import Answer, Timing, Token, Usage, handoffs
+from hybrid.record.answer import Answer, Timing, Token, Usage
 from hybrid.spend import Bill
 from hybrid.tasks import FAMILIES, Problem
 

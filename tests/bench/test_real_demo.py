@@ -10,6 +10,7 @@ from io import StringIO
 
 import pytest
 from cases import each_of
+from msgspec import structs
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -36,7 +37,7 @@ def found(answer):
         "local": (answer(LOCAL), answer(LOCAL, LOCAL)),
         "kl": (answer(Token(9, right, "local", "accepted")), answer(CHECKED, CLOUD, requests=2, nanousd=300)),
         "excess": (answer(CHECKED), answer(CHECKED, *[CLOUD, CHECKED] * 5, requests=5, nanousd=100)),
-        "cloud": (answer(replace(CLOUD, text=right)), answer(CLOUD, CLOUD, requests=1, nanousd=200)),
+        "cloud": (answer(structs.replace(CLOUD, text=right)), answer(CLOUD, CLOUD, requests=1, nanousd=200)),
     }
     losses = {
         name: tuple(tuple(0.0 if t.source == "cloud" else 0.5 for t in each.tokens) for each in answers)

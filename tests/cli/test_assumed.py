@@ -14,7 +14,7 @@ from hybrid.cli import app
 from hybrid.cli.serve import _said
 from hybrid.errors import Unreachable
 from hybrid.record.events import NoteAdded
-from hybrid.record.spending import Spent
+from hybrid.record.state import Spent
 from hybrid.settings.config import Settings
 from hybrid.spend import CapStatus, Price
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import hybrid
 from hybrid.cli import app
 from hybrid.errors import UsageError
-from hybrid.record.spending import Spent
+from hybrid.record.state import Spent
 
 opened = hybrid.open
 

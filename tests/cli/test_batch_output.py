@@ -271,7 +271,7 @@ def test_what_json_cannot_hold_is_null(tmp_path):
 
 def test_a_batch_that_version_0_1_0_began_goes_on(tmp_path):
     """A line that was answered then has fewer keys; it is counted, and not asked again."""
-    answer = json.loads((Path(__file__).parent.parent / "run/recorded_0_1_0/doubt.json").read_text())
+    answer = json.loads((Path(__file__).parent / "recorded_answer_0_1_0.json").read_text())
     assert not {"policy", "guarantee", "degraded_kind"} & answer.keys()
     path, first = tmp_path / "out", next(lines())
     path.write_text(json.dumps({"line": 1, "input": first.digest, "id": None, **answer}, separators=(",", ":")) + "\n")

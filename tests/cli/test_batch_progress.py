@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hybrid.cli.batch_work import RECENT_LINES, BatchProgress
-from hybrid.record.spending import Spent
+from hybrid.record.state import Spent
 
 
 def test_lines_money_rate_and_time_left_in_one_line():

@@ -53,7 +53,13 @@ def test_the_policies_fit_the_terminal_and_lose_no_word():
 def trace(path, *events):
     """A trace of a text of one token that only the local model was asked about."""
     sampling = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0, "min_p": 0.0}
-    recording = {"event": "recording", "pieces": ["61", "62"], "end_ids": [], "sampling": sampling, "max_tokens": 1}
+    recording = {
+        "event": "recording_started",
+        "pieces": ["61", "62"],
+        "end_ids": [],
+        "sampling": sampling,
+        "max_tokens": 1,
+    }
     recording["choices"] = {}
     started = {"event": "started", "prompt": [0], "policy": "local"}
     lines = [{"trace": TRACE_VERSION}, started, recording, *events]

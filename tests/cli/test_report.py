@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from cases import each
+from msgspec import structs
 
 from hybrid.cli.demo import report
 from hybrid.cli.show import provenance
@@ -128,7 +129,7 @@ def test_a_hover_text_tells_source_how_interval_and_why():
 
 def test_each_token_of_a_handoff_has_its_reason(answer):
     next_ = Token(3, "c", "cloud", "written")
-    found = answer(HERE, THERE, next_, HERE, THERE, replace(THERE, why="more doubt"), HERE)
+    found = answer(HERE, THERE, next_, HERE, THERE, structs.replace(THERE, why="more doubt"), HERE)
     assert report.reasons(found) == {1: "doubt", 2: "doubt", 4: "doubt", 5: "more doubt"}
     assert report.handoffs(found) == [
         "token 2: doubt (2 tokens by the cloud)",

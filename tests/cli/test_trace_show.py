@@ -16,7 +16,7 @@ from hybrid.cli import app
 from hybrid.record.answer import Token
 from hybrid.record.events import TRACE_VERSION, Started, TokenEmitted, to_json
 
-RECORDED = Path(__file__).parent.parent / "run" / "recorded_0_1_0" / "exact.jsonl.gz"
+RECORDED = Path(__file__).parent / "recorded_trace.jsonl.gz"
 HOSTILE = '</script><script>alert(1)</script><img src="http://evil.example/x" onerror=alert(2)>\x1b[31m'
 
 
@@ -50,7 +50,7 @@ def test_the_page_is_one_file_with_every_token_its_interval_and_both_sides_candi
     text = page.read_text()
     told = data_of(text)
     recorded = [json.loads(line) for line in trace.read_text().splitlines()]
-    tokens = [line["token"] for line in recorded if line.get("event") == "shown"]
+    tokens = [line["token"] for line in recorded if line.get("event") == "token_emitted"]
     drawn = [token for _, token in told["answers"][0]["tokens"]]
     assert [token["text"] for token in drawn] == [token["text"] for token in tokens]
     assert [token["kl"] and token["kl"][0] for token in drawn] == [t["kl"] and t["kl"]["lower"] for t in tokens]

@@ -13,7 +13,7 @@ from hybrid.engine import ThoughtMarks
 from hybrid.policy.requests import PendingToken
 from hybrid.prob import Dense, TopK
 from hybrid.record import events
-from hybrid.record.answer import Answer
+from hybrid.record.answer import Answer, Handoff, Token
 from hybrid.record.answer_builder import AnswerBuilder
 from hybrid.spend import Price
 from hybrid.types import NO_USAGE, CloudUsage, Divergence
@@ -89,10 +89,8 @@ def streams(draw, *, most_parts: int = 25):
 def _publish_request(builder, name, position, part, price):
     kind, most, usage, settled = part
     most = None if price is None else most
-    builder.requests += 1
     builder.publish(events.RequestSent(name, kind, position, 4, most))
     if kind == "check" and usage is not None:
-        builder.checks += 1
         builder.publish(events.CheckAnswered(name, 4))
     cost = None if usage is None or price is None else price.cost(usage)
     if settled or usage is None:
@@ -111,9 +109,23 @@ def _publish_other(builder, part, shown):
     elif part == "retry":
         builder.publish(events.RequestRetried("busy", 1.0))
     elif part == "span":
-        builder.drafted += 2
         builder.publish(events.SpanDrafted(len(shown), (1, 2)))
         builder.publish(events.SpanJudged(len(shown), 2, 1, rejected=True))
     else:
         builder.publish(events.Rows(shown, local=ROW, cloud=TopK.from_dense(ROW, 3)))
         builder.publish(events.Rows((*shown, 1), local=ROW))
+
+
+def handoffs(tokens: tuple[Token, ...]) -> tuple[Handoff, ...]:
+    """Derive the hand-offs from all tokens, as a naive program: runs that the cloud wrote, parted at a new reason."""
+    found: list[Handoff] = []
+    before: Token | None = None
+    for position, token in enumerate(tokens):
+        if token.source == "cloud" and token.how in {"recovered", "written"}:
+            how = before.how if before else None
+            if token.how == "written" and (how == "recovered" or (how == "written" and token.why is None)):
+                found[-1] = Handoff(found[-1].position, found[-1].reason, found[-1].tokens + 1)
+            else:
+                found.append(Handoff(position, token.why or "", 1))
+        before = token
+    return tuple(found)

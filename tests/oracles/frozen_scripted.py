@@ -29,8 +29,7 @@ from hybrid.cli import app
 from hybrid.errors import Unreachable
 from hybrid.policy import PRESETS
 from hybrid.record.recorded_events import RecordedAnswer
-from hybrid.serve.answer_log import AskedAnswer
-from hybrid.serve.reducer import Follower, MonitorState
+from hybrid.serve.reducer import AskedAnswer, Follower, MonitorState
 from hybrid.serve.served import ServeOptions
 from hybrid.spend import STORED_CAP_LEVELS, Denial, MaxCost, MemoryLedger, Price, Settlement, SpendScope
 from hybrid.spend import bill as bill_of

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import hybrid
 from hybrid.cli import app
 from hybrid.errors import UsageError
-from hybrid.record.spending import Spent
+from hybrid.record.state import Spent
 
 QUESTIONS = [f"question {i}" for i in range(1, 9)]
 

@@ -1,13 +1,10 @@
-"""What a trace file holds comes back as the events that they were, whichever version wrote it."""
+"""What a trace file holds comes back as the events that they were, but for plans."""
 
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 import math
-from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,11 +12,20 @@ from cases import each, each_of
 
 from hybrid.errors import UsageError
 from hybrid.record.answer import Token
-from hybrid.record.events import TRACE_VERSION, Finished, Planned, RecordingStarted, Rows, TokenEmitted, to_json
+from hybrid.record.events import (
+    TRACE_VERSION,
+    Finished,
+    LevelsCompared,
+    Planned,
+    RecordingStarted,
+    Rows,
+    SpanCritiqued,
+    SpanRead,
+    TokenEmitted,
+    to_json,
+)
 from hybrid.record.recorded_events import RecordedAnswer
 from hybrid.types import Divergence
-
-RECORDED = Path(__file__).parent / "recorded_0_1_0"
 
 
 async def recorded(house, path, **choices):
@@ -87,22 +93,6 @@ def test_rows_come_back_at_their_places_and_those_of_turned_down_drafts_do_not(h
     assert RecordedAnswer.read(path).prompt.split() == ["a", "b", "c"]
 
 
-@each("name", ["agreed", "doubt", "exact", "stop"])
-def test_a_trace_of_version_0_1_0_comes_back_under_todays_names(tmp_path, name):
-    """Files on users' disks outlive a version."""
-    path = tmp_path / "trace.jsonl"
-    path.write_bytes(gzip.decompress((RECORDED / f"{name}.jsonl.gz").read_bytes()))
-    heard = list(RecordedAnswer.read(path).events())
-    finished = heard[-1]
-    assert isinstance(finished, Finished)
-    told = Counter(type(event).__name__ for event in heard)
-    assert told["TokenEmitted"] == len(finished.answer.tokens) > 0
-    assert told["RequestSent"] == told["RequestSettled"] == finished.answer.usage.cloud_requests > 0
-    assert told["CheckAnswered"] == finished.answer.usage.checks
-    assert told["Rows"] >= told["TokenEmitted"]
-    assert RecordedAnswer.read(path).prompt.startswith("<|im_start|>")
-
-
 def write(path, *lines, end="\n"):
     path.write_text("\n".join(json.dumps(line) for line in ({"trace": TRACE_VERSION}, *lines)) + end)
     return path
@@ -119,6 +109,22 @@ def test_an_event_of_tomorrow_is_passed_over_and_a_cut_off_last_line_ends_the_tr
     token = TokenEmitted(0, Token(1, "a", "local", "accepted"))
     path = write(tmp_path / "t", {"event": "dreamt", "of": [1]}, to_json(token), end='\n{"event": "token_emi')
     assert list(RecordedAnswer.read(path).events()) == [token]
+
+
+@each(
+    "event",
+    [SpanRead(1, 4, 8, 9, 2.5), LevelsCompared(2, 0, 7, 3), SpanCritiqued(2, (5, 6), (0.5, 0.25), (-1.0, -2.0))],
+)
+def test_what_only_a_chain_or_a_critic_tells_comes_back_too(tmp_path, event):
+    assert list(RecordedAnswer.read(write(tmp_path / "t", to_json(event))).events()) == [event]
+
+
+@each("version", [3, 4, 6])
+def test_a_trace_of_another_version_is_refused_in_a_sentence_that_says_what_to_do(tmp_path, version):
+    path = tmp_path / "t"
+    path.write_text(json.dumps({"trace": version}) + "\n")
+    with pytest.raises(UsageError, match=f"of version {version}, not 5: record it again"):
+        RecordedAnswer.read(path)
 
 
 GOOD = to_json(TokenEmitted(0, Token(1, "a", "local", "accepted")))

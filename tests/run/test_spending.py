@@ -16,7 +16,8 @@ from scripted_house import SMALL, Clock
 from hybrid.errors import Unreachable, UsageError
 from hybrid.pairs.profile import PairFacts
 from hybrid.policy import PRESETS, PolicyOptions
-from hybrid.record.spending import CheckCostNote, Spending, Spent
+from hybrid.record.spending import CheckCostNote
+from hybrid.record.state import Spending, Spent
 from hybrid.run import Client, Finished, NoteAdded, RequestSent, RequestSettled, TokenEmitted
 from hybrid.run.deferral import PairSource
 from hybrid.spend import TokenTimes
@@ -114,7 +115,7 @@ def test_a_charge_that_is_never_told_counts_as_what_was_reserved_and_one_that_is
         assert spending.spent == Spent(reserved, 1, 0, reserved or 0), "under way it is the most it can cost"
         spending.observe(RequestSettled("a", "check", told, cost, 1.0))
         held = 0 if told else reserved or 0
-        assumed = 20 if told and told.is_assumed else held
+        assumed = 20 if told and told.assumed_prompt_tokens else held
         assert spending.spent == Spent(total, 1, 0, held, assumed), (reserved, told)
         spending.observe(RequestSent("b", "write", 0, 1, 5))
         assert spending.spent == Spent(None if total is None else total + 5, 2, 0, held + 5, assumed)

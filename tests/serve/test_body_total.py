@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybrid.serve import answering, asked
-from hybrid.serve.answer_log import AnswerLog, AskedAnswer
 from hybrid.serve.body import BodyTotal
 from hybrid.serve.errors import ApiError
 from hybrid.serve.guard import Guard
+from hybrid.serve.reducer import AnswerLog, AskedAnswer
 from hybrid.serve.served import ServeOptions
 from hybrid.types import Message
 

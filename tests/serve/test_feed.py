@@ -8,8 +8,9 @@ from event_streams import streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybrid.serve.answer_log import AskedAnswer
-from hybrid.serve.reducer import NUM_FINISHED, Follower, MonitorState
+from hybrid.serve.reducer import NUM_FINISHED, AskedAnswer, Follower, MonitorState
+
+LISTS = ("tokens", "requests", "spans")
 
 
 class Page:
@@ -25,7 +26,7 @@ class Page:
         for part in told.get("answers", ()):
             answer = self.answers.setdefault(part["id"], {"head": None, "tokens": [], "requests": [], "spans": []})
             answer["head"] = part.get("head", answer["head"])
-            for name in ("tokens", "requests", "spans"):
+            for name in LISTS:
                 places = [place for place, _ in part.get(name, ())]
                 assert places == sorted(set(places))
                 for place, item in part.get(name, ()):
@@ -35,7 +36,7 @@ class Page:
 
 def whole(state):
     answers = {
-        name: {"head": log.head, "tokens": log.tokens.items, "requests": log.requests.items, "spans": log.spans.items}
+        name: {"head": log.head, **{name: [item for _, item in log.places(name)] for name in LISTS}}
         for name, log in state.answers.items()
     }
     return json.loads(json.dumps({"answers": answers, "totals": state.totals.to_json()}))

@@ -179,7 +179,7 @@ def test_a_hundred_callers_who_leave_at_any_moment_leave_nothing_behind(house, r
             assert over == totals.answers["begun"]
             assert totals.answers["left"] > LEAVERS / 4
             assert not totals.answers["failed"]
-            assert (totals.cost.spent, totals.cost.reserved) == (cap.spent_nanousd, 0)
+            assert (totals.cost.settled, totals.cost.reserved) == (cap.spent_nanousd, 0)
             assert cap.spent_nanousd > 0
             async with httpx.AsyncClient(timeout=30, trust_env=False) as client:
                 assert await streamed(client, port, body_of("a b c", 1, stream=True))

@@ -11,9 +11,8 @@ from cases import each_of
 from event_streams import streams
 from hypothesis import given, settings
 
-from hybrid.serve.answer_log import AskedAnswer
 from hybrid.serve.metrics import Standing, metrics
-from hybrid.serve.reducer import MonitorState
+from hybrid.serve.reducer import AskedAnswer, MonitorState
 
 SAMPLE = re.compile(r"(?P<name>[a-zA-Z_][a-zA-Z0-9_]*)(?:\{(?P<labels>.*)\})? (?P<value>[^ ]+)")
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\["\\n])*)"(?:,|$)')
@@ -88,7 +87,7 @@ def test_every_sample_is_in_its_family_and_its_value_is_the_states(stream):
         finite = sum(value for value in known if math.isfinite(value))
         assert math.isclose(samples["hybrid_kl_nats_sum", ("bound", bound)], finite, rel_tol=1e-9, abs_tol=1e-9)
     assert samples["hybrid_kl_unknown_tokens_total",] == sum(token.kl is None for token in answer.tokens)
-    spent = state.totals.cost.spent
+    spent = state.totals.cost.settled
     assert samples.get(("hybrid_spent_dollars_total",)) == (None if spent is None else spent / 1e9)
     assert all(name.startswith("hybrid_") for name in kinds)
     assert all((kind == "counter") == name.endswith("_total") for name, kind in kinds.items())

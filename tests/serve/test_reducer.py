@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from itertools import product
 from typing import get_args
 
 import pytest
 from cases import each, each_of
-from event_streams import Stream, streams
+from event_streams import KINDS, Stream, handoffs, streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybrid import errors
+from hybrid.record.answer import Token
 from hybrid.record.events import (
     CheckAnswered,
     CloudRecovered,
@@ -23,11 +25,12 @@ from hybrid.record.events import (
     RequestSettled,
     Started,
     TokenEmitted,
+    text_of,
+    thoughts_of,
 )
-from hybrid.record.spending import Spending
-from hybrid.serve.answer_log import LEFT, REASONS, AskedAnswer
+from hybrid.record.state import AnswerState, family
 from hybrid.serve.errors import reason_of
-from hybrid.serve.reducer import NUM_FINISHED, MonitorState, reason_class
+from hybrid.serve.reducer import LEFT, NUM_FINISHED, REASONS, AskedAnswer, MonitorState, reason_class
 from hybrid.types import CloudUsage, DegradedKind
 
 
@@ -40,7 +43,12 @@ def fold(events, *, shows_texts=True, prompt="secret question", state=None, name
 
 
 def shown(log):
-    return {"head": log.head, "tokens": log.tokens.items, "requests": log.requests.items, "spans": log.spans.items}
+    return {"head": log.head, **{name: items(log, name) for name in ("tokens", "requests", "spans")}}
+
+
+def items(log, name):
+    """A list of an answer, as a page that looks for the first time is told it."""
+    return [item for _, item in log.places(name)]
 
 
 @settings(max_examples=40)
@@ -50,10 +58,17 @@ def test_every_beginning_of_every_stream_gives_a_state_and_its_counts_are_those_
     num = data.draw(st.integers(0, len(stream.events)))
     state, log = fold(stream.events[:num])
     tokens = [event.token for event in stream.events[:num] if isinstance(event, TokenEmitted)]
-    assert len(log.tokens.items) == len(tokens)
+    assert len(log.state.tokens) == len(tokens)
     counts = Counter(token.source for token in tokens) + Counter(token.how for token in tokens)
     assert {name: count for name, count in log.head["counts"].items() if count and name in counts} == dict(counts)
-    assert state.totals.tokens == Counter((token.source, token.how) for token in tokens)
+    assert family(state.totals.counts, "tokens") == Counter((token.source, token.how) for token in tokens)
+    heard = stream.events[:num]
+    unchecked = next((place for place, event in enumerate(heard) if isinstance(event, CheckAnswered)), num)
+    checked = [event.token for event in heard[unchecked:] if isinstance(event, TokenEmitted)]
+    positions = family(state.totals.counts, "positions")
+    assert positions["accepted"] == sum(token.how == "accepted" for token in checked)
+    assert positions["rejected"] == sum(token.source == "cloud" and token.why is not None for token in checked)
+    assert family(state.totals.counts, "sent").total() == sum(isinstance(event, RequestSent) for event in heard)
     assert json.loads(json.dumps(shown(log), allow_nan=False))
     state.end(log, LEFT if num % 2 else None)
     assert state.totals.cost.reserved == 0
@@ -63,22 +78,30 @@ def test_every_beginning_of_every_stream_gives_a_state_and_its_counts_are_those_
 @settings(max_examples=40)
 @given(streams())
 def test_the_counts_at_the_end_are_the_answers_own(stream: Stream):
-    """Every figure is held against the answer that the real builder made."""
+    """Of the monitor's figures and the answer's, which one fold makes, each is held against a program of its own."""
     _, log = fold(stream.events)
-    answer, head = stream.answer, log.head
-    assert "".join(token["text"] for token in log.tokens.items) == answer.text
-    assert "".join(token["thoughts"] for token in log.tokens.items) == answer.thoughts
-    assert (head["counts"]["local"], head["counts"]["cloud"]) == (answer.usage.local_tokens, answer.usage.cloud_tokens)
-    assert head["counts"]["certified"] == answer.usage.certified
-    assert head["counts"]["thoughts"] == answer.usage.thought_tokens
-    assert head["drafted"] == answer.usage.drafted
-    assert head["checks"] == answer.usage.checks
-    assert len(log.requests.items) == answer.usage.cloud_requests
+    answer, head, shown_tokens = stream.answer, log.head, items(log, "tokens")
+    emitted = [event.token for event in stream.events if isinstance(event, TokenEmitted)]
+    num = Counter(type(event).__name__ for event in stream.events)
+    assert answer.text == "".join(token["text"] for token in shown_tokens) == "".join(map(text_of, stream.events))
+    thoughts = "".join(map(thoughts_of, stream.events))
+    assert answer.thoughts == "".join(token["thoughts"] for token in shown_tokens) == thoughts
+    local = [token for token in emitted if token.source == "local"]
+    counted = len(local), len(emitted) - len(local)
+    assert (head["counts"]["local"], head["counts"]["cloud"]) == counted
+    assert (answer.usage.local_tokens, answer.usage.cloud_tokens) == counted
+    assert head["counts"]["certified"] == answer.usage.certified == sum(token.certified for token in local)
+    assert head["counts"]["thoughts"] == answer.usage.thought_tokens == sum(token.thought for token in emitted)
+    assert head["counts"]["wording"] == answer.usage.wording == sum(token.is_wording for token in emitted)
+    assert head["drafted"] == answer.usage.drafted == 2 * num["SpanDrafted"]
+    assert head["checks"] == answer.usage.checks == num["CheckAnswered"]
+    assert len(log.state.requests) == answer.usage.cloud_requests == num["RequestSent"]
+    assert answer.handoffs == handoffs(tuple(emitted))
     assert [tuple(each) for each in head["handoffs"]] == [(h.position, h.reason, h.tokens) for h in answer.handoffs]
     assert head["answer"]["bill"] == answer.bill.nanousd
-    assert head["notes"] == list(answer.notes)
+    assert head["notes"] == list(answer.notes) == [event.why for event in stream.events if isinstance(event, NoteAdded)]
     assert (head["degraded"] and head["degraded"]["kind"]) == answer.degraded_kind
-    for token, drawn in each_of(zip(answer.tokens, log.tokens.items, strict=True), least=0):
+    for token, drawn in each_of(zip(emitted, shown_tokens, strict=True), least=0):
         ends = None if token.kl is None else [token.kl.lower, token.kl.upper if math.isfinite(token.kl.upper) else None]
         assert (drawn["kl"] and drawn["kl"][:2]) == ends
 
@@ -87,19 +110,26 @@ def test_the_counts_at_the_end_are_the_answers_own(stream: Stream):
 @given(streams(), st.data())
 def test_spent_and_reserved_are_together_what_the_client_counts_and_spent_never_falls(stream: Stream, data):
     """Two tills that disagree would each be believed by somebody."""
-    own, state = Spending(), MonitorState()
+    state = MonitorState()
     log = state.begin(AskedAnswer("one", "hybrid", 1.0))
     before = 0
-    for event in each_of(stream.events):
-        own.observe(event)
+    for number, event in each_of(enumerate(stream.events, start=1)):
         state.hear(log, event)
-        cost = state.totals.cost
-        known = None if cost.spent is None or cost.reserved is None else cost.spent + cost.reserved
-        assert known == own.spent.nanousd
-        assert cost.spent is None or cost.spent >= before
-        before = cost.spent or 0
+        for cost in (state.totals.cost, log.state.cost):
+            known = None if cost.settled is None or cost.reserved is None else cost.settled + cost.reserved
+            assert known == cost.spent.nanousd == most_spent(stream.events[:number])
+        assert cost.settled is None or cost.settled >= before
+        before = cost.settled or 0
     state.end(log)
-    assert state.totals.cost.spent == own.spent.nanousd
+    assert state.totals.cost.settled == most_spent(stream.events)
+
+
+def most_spent(events):
+    """What requests cost or can have cost: a naive program over all events so far."""
+    costs = {event.request_id: event.reserved_nanousd for event in events if isinstance(event, RequestSent)}
+    settled = [event for event in events if isinstance(event, RequestSettled) and event.usage is not None]
+    costs |= {event.request_id: event.nanousd for event in settled}
+    return None if None in costs.values() else sum(costs.values())
 
 
 @settings(max_examples=40)
@@ -110,17 +140,17 @@ def test_without_texts_nothing_that_anybody_wrote_is_kept(stream: Stream):
     state.end(log, "a secret failure")
     said = json.dumps([shown(log), state.totals.to_json()])
     assert "secret" not in said
-    assert all(token["text"] is None and token["candidates"] is None for token in log.tokens.items)
+    assert all(token["text"] is None and token["candidates"] is None for token in items(log, "tokens"))
 
 
 def test_candidates_stand_with_the_token_that_they_led_to_and_say_which_one_stands():
     """Rows come before their token, along with those of drafts that were turned down."""
     _, log = fold(_example())
-    first = log.tokens.items[0]["candidates"]
+    first = items(log, "tokens")[0]["candidates"]
     assert [row[0] for row in first["local"]][:2] == ["a", " b"]
     assert [row[2] for row in first["cloud"]] == [True, False, False]
     assert first["local"][0][1] == pytest.approx(0.4)
-    assert log.tokens.items[1]["candidates"] is None
+    assert items(log, "tokens")[1]["candidates"] is None
 
 
 def _example():
@@ -141,12 +171,22 @@ def _example():
     ]
 
 
+def test_handoffs_are_those_of_a_naive_program_over_all_tokens():
+    """Every order of four tokens: who writes, and whether a reason is given, tells where a hand-off begins."""
+    for kinds in each_of(product(KINDS, repeat=4)):
+        tokens = tuple(Token(1, "", source, how, why=why) for source, how, why in kinds)
+        state = AnswerState()
+        for position, token in enumerate(tokens):
+            state.apply(TokenEmitted(position, token))
+        assert tuple(state.handoffs) == handoffs(tokens)
+
+
 def test_a_request_that_was_never_settled_counts_as_the_most_it_can_cost():
     state, log = fold([RequestSent("r", "write", 0, 4, 500)])
     assert (log.head["spent"], log.head["reserved"]) == (0, 500)
     state.end(log, LEFT)
     assert (log.head["spent"], log.head["reserved"], log.head["state"]) == (500, 0, LEFT)
-    assert state.totals.cost.spent == 500
+    assert state.totals.cost.settled == 500
 
 
 @each("usage", [None, CloudUsage(0, 0)])
@@ -157,7 +197,7 @@ def test_a_failed_request_has_its_reason_in_its_own_row(usage, texts, why):
     failed = RequestSettled("a", "check", usage, None, 2.0, "the secret of 10.0.0.7", "unreachable")
     answered = RequestSettled("b", "check", CloudUsage(3, 1), 7, 2.0)
     _, log = fold([*sent, failed, answered], shows_texts=texts)
-    assert [row["why"] for row in log.requests.items] == [why, None]
+    assert [row["why"] for row in items(log, "requests")] == [why, None]
 
 
 def test_a_question_counts_as_a_relay_once_a_request_of_it_leaves():
@@ -197,8 +237,10 @@ def test_the_state_is_bounded_and_the_oldest_finished_answers_are_dropped_first(
     assert state.answers["under way"] is first
     assert state.totals.answers["finished"] == 3 * NUM_FINISHED
     for number in range(1000):
-        state.totals.count_handoff("reason " + "x" * number)
-    assert len(state.totals.handoffs) <= 25
+        token = Token(1, "", "cloud", "recovered", why=f"KL {number} nats, " + "x" * number)
+        state.hear(first, TokenEmitted(number, token))
+    assert len(state.totals.reasons) <= 25
+    assert len(state.totals.counts) <= 25
 
 
 def test_reasons_are_told_apart_without_their_numbers():

@@ -11,7 +11,7 @@ from chat_upstream import CUT, DONE, STAY, STREAM, USAGE, WHOLE, Script, delta, 
 from relays import PRICE, TOOLS, relaying
 
 from hybrid.cloud.relay_bounds import worst_case
-from hybrid.serve.answer_log import REASONS
+from hybrid.serve.reducer import REASONS
 from hybrid.serve.served import ServeOptions
 from hybrid.types import CloudUsage
 
@@ -61,7 +61,7 @@ def test_a_whole_answer_comes_with_what_it_cost_and_no_header_passes_either_way(
     assert headers["authorization"] == "Bearer sk-ours"
     assert served.house.client.spent.nanousd == CHARGED
     totals = served.monitor.state.totals
-    assert (totals.answers["relayed"], totals.requests["relay"]) == (1, 1)
+    assert (totals.answers["relayed"], totals.counts["sent", "relay"]) == (1, 1)
 
 
 @each("reason, room", [("length", 12), ("stop", 12), ("length", 5000)])
@@ -216,7 +216,9 @@ def test_a_status_of_the_upstream_keeps_its_class_and_its_words_without_our_key(
     assert (heard.status, heard.error["code"]) == (told, code)
     [log] = served.monitor.state.answers.values()
     kind = "refused" if status < 500 and status != 429 else "unreachable"
-    assert {row["why"] for row in log.requests.items} == {REASONS[kind]}, "no reply here is one not to be believed"
+    assert {row["why"] for _, row in log.places("requests")} == {REASONS[kind]}, (
+        "no reply here is one not to be believed"
+    )
     assert "because of [the key]" in heard.error["message"]
     assert set(heard.error) == {"message", "type", "param", "code"}
     assert (heard.headers.get("x-should-retry") == "false") == (status == 402)
