@@ -152,6 +152,8 @@ LONGEST_RETRY_AFTER_S = 8.0
 # give back. So an outage does not double the load on whoever tries to end it.
 CAPACITY, COST, COST_OF_WAITING, WITHOUT_RETRY = 500, 5, 10, 1
 
+# In the place of the last failure, before there is one.
+NO_FAILURE = Unreachable("", sent=False)
 _random = secrets.SystemRandom()
 
 # A probe that finds out nothing keeps the answer waiting; for so many times as long nothing is asked.
@@ -236,7 +238,7 @@ class EndpointHealth:
         self.sleep = sleep
         self.quota = RetryQuota()
         self.breaker = Breaker(self.config, clock)
-        self._last_failure: CloudFailure = Unreachable("", sent=False)
+        self._last_failure: CloudFailure = NO_FAILURE
 
     def unavailable(self) -> CloudFailure | None:
         """Return an error that says why the endpoint is left alone; None: it is not."""
@@ -278,7 +280,7 @@ class RetryingCaller:
         self._health = health
         self._publish = publish
         self._breaker = Breaker(replace(health.config, failures_in_a_row=1), health.clock)
-        self._last_failure: CloudFailure = Unreachable("", sent=False)
+        self._last_failure: CloudFailure = NO_FAILURE
 
     def unavailable(self) -> CloudFailure | None:
         """Return an error that says why nothing may be asked now; None: something may."""
