@@ -117,8 +117,8 @@ class VocabularyCheck:
     """Compares what an endpoint gives with the local vocabulary. Raises VocabularyMismatch at what differs.
 
     Padding, which is unlikely, is no other vocabulary: rows are taken over the tokens that both models have. Every
-    reply is compared, not only the first: a server that is restarted with another model is noticed. ``engine``: the local
-    model.
+    reply is compared, not only the first: a server that is restarted with another model is noticed.
+    ``engine``: the local model.
     """
 
     engine: Engine
