@@ -34,25 +34,13 @@ from hybrid.policy.planning import Planner
 from hybrid.policy.requests import Span, ids
 from hybrid.prob import Dense, Partition, Spelling, TopK
 from hybrid.record.answer import Mixing, RecordedExpert
-from hybrid.record.events import SpanCritiqued, key_of, unpacked
+from hybrid.record.events import RecordingStarted, SpanCritiqued, key_of, unpacked
 from hybrid.record.recorded_events import read_lines, read_recording
 from hybrid.record.rows import row_from_json
 from hybrid.types import CloudUsage, Ids, Sampling
 
-# What a trace tells as it is of how rows were read and drawn from.
-_TOLD = (
-    "pieces",
-    "sampling",
-    "max_tokens",
-    "choices",
-    "noise",
-    "shift",
-    "thoughts",
-    "experts",
-    "mix",
-    "chain",
-    "models",
-)
+# What a trace tells, as it is, of how rows were read and drawn from; the rest is read in a way of its own.
+_TOLD = [name for name in RecordingStarted.__struct_fields__ if name not in {"end_ids", "planner", "concepts"}]
 
 
 class MissingRow(HybridError):

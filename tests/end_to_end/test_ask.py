@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -17,7 +18,9 @@ import pytest
 from cases import each
 from typer.testing import CliRunner
 
+from hybrid.record.answer import Token
 from hybrid.spend.durable import FileLedger, LedgerAdmin
+from hybrid.types import Divergence
 
 QUESTION = "What is 47 + 86?"
 COMMAND = [sys.executable, "-P", "-m", "hybrid", "ask"]
@@ -95,13 +98,8 @@ def test_the_json_object_has_exactly_the_promised_shape(invoke, stub):
 
 
 def test_an_infinite_divergence_is_null():
-    from hybrid.record.answer import finite
-
-    assert finite({"estimate": 1.0, "lower": 1.0, "upper": float("inf")}) == {
-        "estimate": 1.0,
-        "lower": 1.0,
-        "upper": None,
-    }
+    token = Token(7, "x", "local", "accepted", Divergence(1.0, 1.0, math.inf))
+    assert token.to_json()["kl"] == {"estimate": 1.0, "lower": 1.0, "upper": None, "noise": 0.0}
 
 
 def test_a_cap_of_zero_gives_the_local_text_and_says_so(invoke, stub):

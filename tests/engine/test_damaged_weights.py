@@ -84,7 +84,7 @@ def test_a_batch_keeps_what_was_answered_and_ends_with_the_sentence(tmp_path, la
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
     done = CliRunner().invoke(app, ["batch", str(source), str(out), "--raw", "--local", str(late), "--offline"])
     assert done.exit_code == 3
-    assert "all up to line 1 is answered" in done.stderr
+    assert "1 line is answered; the same command goes on from there" in done.stderr
     assert f"hybrid: {late} is damaged: after 6 tokens" in done.stderr
     assert len(out.read_text().splitlines()) == 1
 
