@@ -132,9 +132,8 @@ def main() -> int:
         if not train_all(plans, args.out, args.runs, args.seed):
             return 1
         if not args.names:
-            return subprocess.run(
-                [sys.executable, "-m", "hybrid", "models", "card", "--dir", args.out], check=False
-            ).returncode
+            measure = [sys.executable, Path(__file__).with_name("card.py"), "--dir", args.out]
+            return subprocess.run(measure, check=False).returncode
     except KeyboardInterrupt:
         return 130
     return 0

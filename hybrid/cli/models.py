@@ -1,4 +1,4 @@
-"""``hybrid models``: which models have names; the bundled ones measured, their card and their files; the real ones."""
+"""``hybrid models``: which models have names; what one gets right; the bundled files checked; the real ones built."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from hybrid.cli.exits import EXIT_ENGINE, check_writable, exit_codes, progress, write_whole
+from hybrid.cli.exits import EXIT_ENGINE, exit_codes, progress
 from hybrid.cli.tasks import SplitName
 from hybrid.errors import escape_controls
 from hybrid.settings.names import MODELS, REAL
@@ -75,21 +75,6 @@ Examples:
 
 Exit codes: 0 done, 1 output lost, 2 usage, 3 model unusable, 130 interrupted (143 terminated).
 """
-CARD_EPILOG = """
-Every model of the folder answers the same problems of the test split; the smaller ones are compared with the large one
-token by token. The card is written as card.json (for programs, and for hybrid models verify) and README.md beside the
-models. It takes about ten minutes on one core.
-
-Examples:
-
-  hybrid models card
-
-  hybrid models card --dir my/models --n 100
-
-  hybrid models card --json > card.json
-
-Exit codes: 0 done, 1 output lost, 2 usage, 3 model unusable, 130 interrupted (143 terminated).
-"""
 VERIFY_EPILOG = """
 Examples:
 
@@ -133,36 +118,6 @@ def eval_(
 
 
 eval_.__doc__ = f"{eval_.__doc__}\n{EVAL_EPILOG}"
-
-
-@models.command("card")
-def card(
-    folder: Folder = None,
-    num: Annotated[
-        int, typer.Option("--n", "--num", help="How many problems of each family.", metavar="N", min=1)
-    ] = 150,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the card as JSON and write no file.")] = False,
-) -> None:
-    """Measure the models of a folder and write their card there."""
-    with exit_codes():
-        from hybrid.models import card as room  # noqa: PLC0415
-        from hybrid.models.card_page import page  # noqa: PLC0415
-
-        where = folder or MODELS
-        if not as_json:
-            for name in (room.CARD, room.PAGE):
-                check_writable("--dir", where / name)
-        with progress("the model is loaded") as report_progress:
-            measured = room.measure_models(where, report_progress, num)
-        if as_json:
-            typer.echo(measured.model_dump_json())
-            return
-        write_whole(where / room.CARD, f"{measured.model_dump_json(indent=1)}\n")
-        write_whole(where / room.PAGE, page(measured))
-        typer.echo(f"{where / room.CARD}\n{where / room.PAGE}")
-
-
-card.__doc__ = f"{card.__doc__}\n{CARD_EPILOG}"
 
 
 @models.command("verify")

@@ -1,25 +1,23 @@
-"""``hybrid models``: scores for people and for programs, a card beside the files, and files that are not its own."""
+"""``hybrid models``: scores for people and for programs, names, and files that are not the card's own."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from another_user import bound_by_mode_bits, bound_folder
 from cases import each_of
+from made_cards import NAMES, filled
 from model_trees import write
 from typer.testing import CliRunner
 
 import hybrid
 from hybrid.cli import app
-from hybrid.models import card as room
 from hybrid.models import evaluation
 from hybrid.models import evaluation as answering
-from hybrid.models.card_page import page
+from hybrid.models.card import load
 from hybrid.models.evaluation import LADDER, WORDINGS
 from hybrid.settings.names import BUNDLED, NAMED, REAL
 from hybrid.tasks import BY_NAME
@@ -33,22 +31,9 @@ def invoke(*args):
     return CliRunner().invoke(app, ["models", *map(str, args)], env={"COLUMNS": "200"})
 
 
-@pytest.fixture(scope="module")
-def carded(tmp_path_factory):
-    """The small model four times, with the card that the command made of it."""
-    where = tmp_path_factory.mktemp("models")
-    for name in room.NAMES:
-        shutil.copy(SMALL, where / f"{name}.gguf")
-    done = invoke("card", "--dir", where, "--n", 1)
-    assert done.exit_code == 0
-    assert done.stdout.splitlines() == [str(where / "card.json"), str(where / "README.md")]
-    return where
-
-
 @pytest.fixture
-def folder(carded, tmp_path):
-    """A copy of it that a test may change."""
-    return shutil.copytree(carded, tmp_path / "copy")
+def folder(tmp_path):
+    return filled(tmp_path)
 
 
 # ---- eval ----------------------------------------------------------------------------------------------------------
@@ -158,7 +143,7 @@ def test_the_list_names_every_model_that_has_a_name():
     assert done.exit_code == 0
     found = json.loads(done.stdout)["models"]
     assert {name: said["for"] for name, said in found.items()} == NAMED
-    card = room.load(SMALL.parent).models
+    card = load(SMALL.parent).models
     for name, said in each_of(card.items()):
         assert (found[name]["parameters"], found[name]["bytes"]) == (said.parameters, said.file.bytes)
         assert (found[name]["file"], found[name]["state"]) == (str(SMALL.parent / f"{name}.gguf"), "bundled")
@@ -236,107 +221,16 @@ def test_the_real_models_are_built_and_said(real_model):
     assert [listed[name]["state"] for name in REAL] == ["installed", "built", "built", "built"]
 
 
-# ---- card ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_card_is_written_for_programs_and_for_people(carded):
-    card = room.load(carded)
-    assert (card.split, card.num_problems, list(card.models)) == ("test", 1, list(room.NAMES))
-    assert (carded / "README.md").read_text(encoding="utf-8") == page(card)
-    assert {path.name for path in carded.iterdir()} == {"card.json", "README.md", *(f"{n}.gguf" for n in room.NAMES)}
-
-
-@pytest.mark.slow
-def test_a_card_as_json_is_the_same_card_and_writes_no_file(folder):
-    expected = room.load(folder)
-    for name in ("card.json", "README.md"):
-        (folder / name).unlink()
-    done = invoke("card", "--dir", folder, "--n", 1, "--json")
-    assert done.exit_code == 0
-    assert room.ModelCards.model_validate_json(done.stdout) == expected
-    assert {path.suffix for path in folder.iterdir()} == {".gguf"}
-
-
-def test_a_card_is_of_the_problems_that_were_asked_for(carded, monkeypatch):
-    """As many as are published, and the models that ship, where nothing else is said."""
-    from hybrid.settings.names import MODELS
-
-    chosen = []
-
-    def measured(where, _tell, num):
-        chosen.append((where, num))
-        return room.load(carded)
-
-    monkeypatch.setattr(room, "measure_models", measured)
-    assert invoke("card", "--json").exit_code == 0
-    assert invoke("card", "--dir", carded, "--n", 7, "--json").exit_code == 0
-    assert chosen == [(MODELS, room.NUM_PROBLEMS), (carded, 7)]
-
-
-def test_a_folder_without_models_gets_no_card(tmp_path):
-    done = invoke("card", "--dir", tmp_path, "--n", 1)
-    assert done.exit_code == 3
-    assert f"there is no model file {tmp_path}" in done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_more_problems_than_a_family_has_make_no_card(carded, monkeypatch):
-    monkeypatch.setattr(room, "GROUPS", (replace(LADDER, families={"facts": BY_NAME["facts"]}),))
-    done = invoke("card", "--dir", carded, "--n", 1000, "--json")
-    assert done.exit_code == 2
-    assert "distinct test problems, not 1000" in done.stderr
-
-
-def refused_unmeasured(where, monkeypatch):
-    """What is said of a folder that takes no card; nothing may be measured before."""
-    monkeypatch.setattr(room, "measure_models", lambda *_: pytest.fail("measured for nothing"))
-    done = invoke("card", "--dir", where)
-    assert done.exit_code == 2
-    assert done.stderr.startswith(f"hybrid: --dir {where}")
-    return done.stderr
-
-
-def test_a_folder_that_is_not_there_is_told_at_once(tmp_path, monkeypatch):
-    assert "No such file or directory" in refused_unmeasured(tmp_path / "none", monkeypatch)
-
-
-def test_a_folder_where_the_card_should_be_is_told_at_once(folder, monkeypatch):
-    (folder / "card.json").unlink()
-    (folder / "card.json").mkdir()
-    assert "not a file" in refused_unmeasured(folder, monkeypatch)
-
-
-def test_a_folder_where_the_page_should_be_is_told_at_once_and_the_card_stays(folder, monkeypatch):
-    before = (folder / "card.json").read_bytes()
-    (folder / "README.md").unlink()
-    (folder / "README.md").mkdir()
-    assert "not a file" in refused_unmeasured(folder, monkeypatch)
-    assert (folder / "card.json").read_bytes() == before
-
-
-def test_a_write_protected_folder_is_told_at_once(folder, monkeypatch):
-    with bound_folder() as reached:
-        copy = shutil.copytree(folder, reached / "copy")
-        assert refused_unmeasured(copy / "none", monkeypatch), "all is imported by then"
-        (copy / "card.json").chmod(0o444)
-        copy.chmod(0o555)
-        with bound_by_mode_bits():
-            assert (copy / "card.json").read_bytes(), "it may be read"
-            assert "Permission denied" in refused_unmeasured(copy, monkeypatch)
-        copy.chmod(0o700)
-
-
 # ---- verify --------------------------------------------------------------------------------------------------------
 
 
-def test_files_that_are_what_the_card_says_pass(carded):
-    done = invoke("verify", "--dir", carded)
+def test_files_that_are_what_the_card_says_pass(folder):
+    done = invoke("verify", "--dir", folder)
     assert done.exit_code == 0
-    assert done.stdout.splitlines() == [f"{name}.gguf: as the card says" for name in room.NAMES]
-    as_json = invoke("verify", "--dir", carded, "--json")
+    assert done.stdout.splitlines() == [f"{name}.gguf: as the card says" for name in NAMES]
+    as_json = invoke("verify", "--dir", folder, "--json")
     assert as_json.exit_code == 0
-    assert json.loads(as_json.stdout) == {"models": {name: {"ok": True, "why": None} for name in room.NAMES}}
+    assert json.loads(as_json.stdout) == {"models": {name: {"ok": True, "why": None} for name in NAMES}}
 
 
 def test_files_that_changed_are_named_and_do_not_pass(folder):
@@ -379,7 +273,7 @@ def test_without_a_card_nothing_is_verified(tmp_path, content):
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize("command", ["eval", "card", "verify"])
+@pytest.mark.parametrize("command", ["eval", "verify"])
 def test_help_has_examples_and_exit_codes(command):
     done = invoke(command, "--help")
     assert done.exit_code == 0

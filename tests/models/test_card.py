@@ -8,18 +8,18 @@ import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import card as script
 import numpy as np
 import pytest
 from arithmetic import tolerance
+from card_page import page
 from cases import each, each_of
-from made_cards import NUM, filled, made
+from made_cards import NAMES, NUM, filled, made
 from scripted_engine import ScriptedEngine
 
 import hybrid
 from hybrid.errors import EngineError, UsageError
-from hybrid.models import card as room
-from hybrid.models.card import Fingerprint, ModelCards, differences, load
-from hybrid.models.card_page import page
+from hybrid.models.card import Fingerprint, ModelCards, differences, fingerprint, load
 from hybrid.models.evaluation import GROUPS, LADDER, AnsweringModel, GradedAnswer, ModelAnswer, group_of
 from hybrid.tasks import Problem
 
@@ -42,7 +42,7 @@ def test_a_card_survives_its_file(tmp_path):
 
 
 def test_files_that_are_what_the_card_says_differ_in_nothing(folder):
-    assert differences(folder, load(folder)) == dict.fromkeys(room.NAMES)
+    assert differences(folder, load(folder)) == dict.fromkeys(NAMES)
 
 
 def test_a_fingerprint_is_the_size_and_the_sha256_of_all_bytes(tmp_path):
@@ -51,11 +51,11 @@ def test_a_fingerprint_is_the_size_and_the_sha256_of_all_bytes(tmp_path):
     (tmp_path / "a").write_bytes(content)
     (tmp_path / "b").write_bytes(content[:-1] + b"!")
     expected = Fingerprint(bytes=512_000, sha256=hashlib.sha256(content).hexdigest())
-    assert room.fingerprint(tmp_path / "a") == expected
-    assert room.fingerprint(tmp_path / "b").sha256 != expected.sha256
+    assert fingerprint(tmp_path / "a") == expected
+    assert fingerprint(tmp_path / "b").sha256 != expected.sha256
 
 
-@each("name", room.NAMES)
+@each("name", NAMES)
 @each(
     ("spoil", "words"),
     [
@@ -113,7 +113,7 @@ def test_what_is_no_card_is_refused_with_its_path(tmp_path, content):
 
 @each("said", [None, "", "{", '{"steps": 3}', "[]"])
 def test_of_a_file_that_another_script_made_no_training_is_known(said):
-    assert room._training(said) is None
+    assert script._training(said) is None
 
 
 # ---- measured ------------------------------------------------------------------------------------------------------
@@ -123,22 +123,22 @@ def test_of_a_file_that_another_script_made_no_training_is_known(said):
 def measured(tmp_path_factory):
     """One model under every name, measured on two problems a family: its folder, its card, what was told meanwhile."""
     where, told = tmp_path_factory.mktemp("models"), []
-    for name in room.NAMES:
+    for name in NAMES:
         shutil.copy(MODELS / "small.gguf", where / f"{name}.gguf")
-    return where, room.measure_models(where, told.append, 2), told
+    return where, script.measure_models(where, told.append, 2), told
 
 
 @pytest.mark.slow
 def test_a_measured_card_says_what_the_files_are(measured):
     where, card, _ = measured
     content = (MODELS / "small.gguf").read_bytes()
-    assert (card.split, card.num_problems, list(card.models)) == ("test", 2, list(room.NAMES))
+    assert (card.split, card.num_problems, list(card.models)) == ("test", 2, list(NAMES))
     for said in each_of(card.models.values()):
         assert said.file == Fingerprint(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
         assert said.parameters * 2 < len(content)  # float16
         assert min(said.shape.model_dump().values()) > 0
         assert said.num_tokens > 256
-    assert differences(where, card) == dict.fromkeys(room.NAMES)
+    assert differences(where, card) == dict.fromkeys(NAMES)
     assert ModelCards.model_validate_json(card.model_dump_json()) == card
     assert page(card) == page(ModelCards.model_validate_json(card.model_dump_json()))
 
@@ -161,7 +161,7 @@ def test_right_answers_are_counted_by_level():
         GradedAnswer(Problem("gcd", level, "", "", "", ""), ModelAnswer((), (), np.empty((0, 2)), ""), right)
         for level, right in given
     ]
-    assert room._levels(LADDER, answers) == ((1, 2), (0, 0), (2, 3))
+    assert script._levels(LADDER, answers) == ((1, 2), (0, 0), (2, 3))
 
 
 def test_a_model_beside_the_large_one_that_it_is_agrees_with_it_and_the_large_one_stands_beside_nobody(measured):
@@ -169,7 +169,7 @@ def test_a_model_beside_the_large_one_that_it_is_agrees_with_it_and_the_large_on
     for group in each_of(GROUPS):
         large = card.models[group.large]
         assert (large.beside_large, large.beside_large_by_family) == (None, {})
-    for name in each_of({*room.NAMES} - {group.large for group in GROUPS}):
+    for name in each_of({*NAMES} - {group.large for group in GROUPS}):
         said = card.models[name]
         by_family = said.beside_large_by_family.values()
         assert len(by_family) == len(group_of(name).families)
@@ -182,7 +182,7 @@ def test_a_model_beside_the_large_one_that_it_is_agrees_with_it_and_the_large_on
 
 def test_a_folder_that_lacks_a_model_is_not_measured(tmp_path):
     with pytest.raises(EngineError, match="no model file"):
-        room.measure_models(tmp_path, lambda _: None, 1)
+        script.measure_models(tmp_path, lambda _: None, 1)
 
 
 def compared(large, other):
@@ -197,7 +197,7 @@ def compared(large, other):
     models = {"large": model(*large), "mid": model(*other)}
     problem = Problem("gcd", 1, "b", "", "", "")
     graded = {name: {"gcd": [GradedAnswer(problem, model.write("b"), correct=True)]} for name, model in models.items()}
-    return room._beside("mid", "large", models, graded)
+    return script._beside("mid", "large", models, graded)
 
 
 @each(

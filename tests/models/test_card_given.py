@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hybrid.models.card_page import _given
+from card_page import _given
+
 from hybrid.tasks import BY_NAME
 from hybrid.tasks.mix import MIXES
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from card_page import page
 from cases import each, each_of
-from made_cards import NUM, made, summary
+from made_cards import NAMES, NUM, made, summary
 from typer.testing import CliRunner
 
 import hybrid
 from hybrid.cli import app
-from hybrid.models import card as room
 from hybrid.models.card import load
-from hybrid.models.card_page import page
 from hybrid.models.evaluation import LADDER, WORDINGS
 from hybrid.tasks import FAMILIES, MIXES, wordings
 from hybrid.tasks.facts import FACTS
@@ -121,7 +120,7 @@ def test_a_model_that_was_given_what_another_was_is_not_told_twice():
 def test_how_each_was_trained_is_on_the_page():
     card = made()
     text = section(page(card), "Training")
-    for name in each_of(room.NAMES):
+    for name in each_of(NAMES):
         assert f"| {name} | 3,100 | 38.0 M (9.5 M of answers) |  | 90 min | cpu | 11 |" in text
     weighed = card.models["mid"].training.model_copy(update={"weights": {"ordering": 2.0, "facts": 0.7}})
     mid = card.models["mid"].model_copy(update={"training": weighed})
@@ -129,7 +128,7 @@ def test_how_each_was_trained_is_on_the_page():
     assert "| ordering 2, facts 0.7 | 90 min |" in section(with_weights, "Training")
     unknown = card.models["mid"].model_copy(update={"training": None})
     without = section(page(card.model_copy(update={"models": card.models | {"mid": unknown}})), "Training")
-    assert [name for name in room.NAMES if f"| {name} |" in without] == [name for name in room.NAMES if name != "mid"]
+    assert [name for name in NAMES if f"| {name} |" in without] == [name for name in NAMES if name != "mid"]
 
 
 def test_a_weak_level_is_named_and_a_strong_one_is_not():
@@ -160,4 +159,4 @@ def test_the_page_that_ships_is_the_one_of_the_card_that_ships():
 def test_the_models_that_ship_are_the_ones_that_were_measured():
     done = CliRunner().invoke(app, ["models", "verify"])
     assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [f"{name}.gguf: as the card says" for name in room.NAMES]
+    assert done.stdout.splitlines() == [f"{name}.gguf: as the card says" for name in NAMES]

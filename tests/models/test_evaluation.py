@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from arithmetic import tolerance
+from card import Agreement, compare, read
 from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,9 +21,9 @@ from scripted_engine import ScriptedEngine
 import hybrid
 from hybrid.errors import EngineError, UsageError
 from hybrid.models import evaluation
-from hybrid.models import evaluation as agreement
 from hybrid.models import evaluation as answering
-from hybrid.models.evaluation import LADDER, Accuracy, Agreement, AnsweringModel, GradedAnswer, overall
+from hybrid.models.card import AgreementSummary
+from hybrid.models.evaluation import LADDER, Accuracy, AnsweringModel, GradedAnswer, overall
 from hybrid.prob import Dense
 from hybrid.tasks import BY_NAME, FAMILIES, MAX_TOKENS, Problem, distinct
 
@@ -68,7 +69,7 @@ def test_every_token_is_the_first_of_the_largest_in_its_row(written):
 
 def test_a_model_that_reads_its_own_answer_has_the_same_rows(small, written, agree):
     for answer in each_of(written):
-        rows = small.read(answer)
+        rows = read(small, answer)
         assert rows.shape == answer.rows.shape
         assert all(map(agree, map(Dense.from_logits, rows), map(Dense.from_logits, answer.rows)))
 
@@ -78,7 +79,7 @@ def test_an_answer_does_not_depend_on_what_was_asked_or_read_before(small, writt
         again = small.write(question)
         assert (again.prompt, again.ids, again.text) == (answer.prompt, answer.ids, answer.text)
         assert all(map(agree, map(Dense.from_logits, again.rows), map(Dense.from_logits, answer.rows)))
-        small.read(written[0])
+        read(small, written[0])
 
 
 def test_the_prompt_is_the_question_in_the_models_own_template(small, written):
@@ -202,7 +203,7 @@ def test_a_comparison_is_that_of_a_naive_loop(seed, count):
     questions = [f"w{i} w{i + 1}" for i in range(count)]
     small, small_scores, by_small = random_model(seed, questions)
     large, large_scores, by_large = random_model(seed + 1, questions)
-    found = agreement.compare(small, large, by_small, by_large)
+    found = compare(small, large, by_small, by_large)
     expected = naively(small_scores, large_scores, by_small, by_large)
     assert found.kl == pytest.approx(expected["kl"], rel=1e-5)
     assert found.entropy == pytest.approx(expected["entropy"], rel=1e-5)
@@ -215,8 +216,8 @@ def test_comparisons_joined_are_the_comparison_of_all(seed):
     questions = ["w1", "w2 w5", "w6"]
     small, _, by_small = random_model(seed, questions)
     large, _, by_large = random_model(seed + 1, questions)
-    parts = [agreement.compare(small, large, by_small[i : i + 1], by_large[i : i + 1]) for i in range(3)]
-    together, joined = agreement.compare(small, large, by_small, by_large), Agreement.joined(parts)
+    parts = [compare(small, large, by_small[i : i + 1], by_large[i : i + 1]) for i in range(3)]
+    together, joined = compare(small, large, by_small, by_large), Agreement.joined(parts)
     for name in ("kl", "same", "entropy", "differs"):
         assert getattr(joined, name).tolist() == getattr(together, name).tolist()
     assert joined.summary() == together.summary()
@@ -225,11 +226,11 @@ def test_comparisons_joined_are_the_comparison_of_all(seed):
 def test_a_model_beside_itself_agrees_everywhere_at_a_kl_of_0(small, written):
     """To what batches of another shape do to float16 sums; where nothing is rounded, exactly."""
     exact, _, answers = random_model(5, ["w1", "w2", "w4"])
-    found = agreement.compare(exact, exact, answers, answers)
+    found = compare(exact, exact, answers, answers)
     assert found.same.all()
     assert not found.differs.any()
     assert found.kl == pytest.approx(0, abs=1e-12)
-    real = agreement.compare(small, small, graded(*written), graded(*written))
+    real = compare(small, small, graded(*written), graded(*written))
     assert real.kl == pytest.approx(0, abs=tolerance().nats ** 2)
     sure = np.concatenate([np.diff(np.sort(answer.rows, axis=-1)[:, -2:])[:, 0] > 0.03 for answer in written])
     assert sure.sum() > 20
@@ -250,7 +251,7 @@ def by_hand():
     small, large = (scripted(lambda text, i=i: np.log(PROBS[text][i])) for i in range(2))
     by_small, by_large = graded(small.write("c")), graded(large.write("c"))
     assert (by_small[0].written.text, by_large[0].written.text) == ("a b ", "a c ")
-    return agreement.compare(small, large, by_small, by_large)
+    return compare(small, large, by_small, by_large)
 
 
 def test_a_position_differs_where_the_large_model_given_the_same_prefix_would_write_another_token():
@@ -283,7 +284,7 @@ def test_the_summary_holds_shares_means_and_numbers():
         entropy=np.array([0.1, 0.9, 0.4, 0.4]),
         differs=np.array([False, True, False, True]),
     )
-    assert made.summary() == agreement.AgreementSummary(
+    assert made.summary() == AgreementSummary(
         agreement=0.6, mean_kl=0.55, num_large_tokens=5, auroc=0.875, num_differing=2, num_small_tokens=4
     )
 

@@ -5,11 +5,20 @@ from __future__ import annotations
 import hashlib
 
 from hybrid.models import card as room
-from hybrid.models.card import Fingerprint, ModelCard, ModelCards, ModelShape, TaskFamilyScore, TrainingRun
-from hybrid.models.evaluation import AgreementSummary, group_of
+from hybrid.models.card import (
+    AgreementSummary,
+    Fingerprint,
+    ModelCard,
+    ModelCards,
+    ModelShape,
+    TaskFamilyScore,
+    TrainingRun,
+)
+from hybrid.models.evaluation import GROUPS, group_of
 from hybrid.tasks.statistics import wilson
 
 NUM = 30
+NAMES = tuple(name for group in GROUPS for name in group.names)
 
 
 def score(family, right=NUM):
@@ -48,13 +57,13 @@ def model_card(name, right):
 
 def made(**right):
     """A card of all models; ``right``: a model's families that it does not answer all of, with how many."""
-    models = {name: model_card(name, right.get(name, {})) for name in room.NAMES}
+    models = {name: model_card(name, right.get(name, {})) for name in NAMES}
     return ModelCards(split="test", num_problems=NUM, models=models)
 
 
 def filled(folder):
     """Write a file of a few bytes for each model and their card; pages and sums need no weights."""
-    for name in room.NAMES:
+    for name in NAMES:
         (folder / f"{name}.gguf").write_bytes(name.encode())
     (folder / room.CARD).write_text(made().model_dump_json())
     return folder

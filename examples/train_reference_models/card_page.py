@@ -1,8 +1,7 @@
 """The model card as a page of Markdown, made of ``card.json`` and the tables of ``hybrid.tasks``.
 
-The law, tested in ``tests/models/test_card.py``: the page that ships is the one that the card that ships gives, so
-every figure on it is the card's or that of ``hybrid.tasks``. The sentences are about the models of
-``examples/train_reference_models``.
+The law, tested in ``tests/models/test_card_page.py``: the page that ships is the one that the card that ships gives, so
+every figure on it is the card's or that of ``hybrid.tasks``.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from hybrid.models.card import ModelCard, ModelCards, TaskFamilyScore
-from hybrid.models.evaluation import LADDER, WORDINGS, AgreementSummary, ModelGroup, group_of
+from hybrid.models.card import AgreementSummary, ModelCard, ModelCards, TaskFamilyScore
+from hybrid.models.evaluation import LADDER, WORDINGS, ModelGroup, group_of
 from hybrid.tasks import FAMILIES, wordings
 from hybrid.tasks.facts import FACTS
 from hybrid.tasks.mix import MIXES, POPULAR_SHARE, Curriculum, Model, levels_given
@@ -72,8 +71,8 @@ def _lead(models: Models) -> str:
         said += f"; `{name}` has another one of {models[name].num_tokens} (`{models[name].pre_tokenizer}`)"
     return (
         f"{said}. They answer the {len(FAMILIES)} families of `hybrid tasks list` and nothing else; the wordings pair "
-        "has words and families of its own. This page is written by `hybrid models card` from what it measured "
-        "(`card.json`); `hybrid models verify` checks the files against it."
+        "has words and families of its own. This page is written by `python examples/train_reference_models/card.py` "
+        "from what it measured (`card.json`); `hybrid models verify` checks the files against it."
     )
 
 
