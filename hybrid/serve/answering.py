@@ -143,7 +143,8 @@ class Answering:
         shows = served.options.shows_texts
         self._rows = asked.top_logprobs is not None or shows
         self._prompt = asked.question if shows else None
-        self._keepers = [RowKeeper(asked.top_logprobs or 0) for _ in range(asked.n)]
+        num = asked.top_logprobs
+        self._keepers = [] if num is None else [RowKeeper(num) for _ in range(asked.n)]
         self.scored: list[list[TokenScore]] = [[] for _ in range(asked.n)]
         """What is known of each answer's tokens; whoever tells it in parts takes it out."""
         self.opened: set[int] = set()
@@ -213,7 +214,7 @@ class Answering:
             self.prompt_tokens = len(event.prompt)
         elif isinstance(event, Finished):
             self.answers[index] = event.answer
-        if self.asked.top_logprobs is not None and (scored := self._keepers[index].hear(event)):
+        if self._keepers and (scored := self._keepers[index].hear(event)):
             self.scored[index].append(scored)
 
 
