@@ -1,4 +1,4 @@
-"""The cloud port over HTTP, in three ideas: a connection, knowledge of what is behind it, and requests.
+"""The protocol ``Cloud`` over HTTP, in three ideas: a connection, knowledge of what is behind it, and requests.
 
 *Connection* is ``Wire``. *Knowledge* is ``EndpointKnowledge``: the dialect as documents, a probe and answers have it. A
 probe's result is used until an answer contradicts it; then it is dropped. What an answer shows (``learn_from_usage``,

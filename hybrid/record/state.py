@@ -1,8 +1,9 @@
-"""One answer as its events tell it: the only fold of them, without a clock, a network or a model.
+"""One answer as its events tell it: the only fold of an answer's events, without a clock, a network or a model.
 
-``Answer`` is made from its end, the monitor shows it as JSON, totals add up what each event adds to ``counts``, and a
-client's spending is its money. The laws (``tests/serve/test_reducer.py``): every beginning of every stream of events
-gives a state; its counts are those of naive programs over the events; what is not known is None, never 0.
+``AnswerBuilder`` makes the ``Answer`` of the state after the last event, the monitor shows any state as JSON, totals
+add up what each event adds to ``counts``, and a client's spending adds up the money of all answers. The laws
+(``tests/serve/test_reducer.py``): every beginning of every stream of events gives a state; its counts are those of
+naive programs over the events; what is not known is None, never 0.
 """
 
 from __future__ import annotations

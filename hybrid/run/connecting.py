@@ -1,7 +1,7 @@
 """Connecting once: the answers of a client that need the endpoint at the same time share one attempt and its outcome.
 
 The law (``tests/run/test_connecting.py``): however many ask at once, there is one attempt at a time; what has failed is
-told to all who waited for it, as one failure and not as many; one who leaves while connecting leaves the next to do it.
+told to all who waited for it, as one failure and not as many; where the one who connects is cancelled, the next does.
 
 An answer that is one model's own text needs no common vocabulary. Where the endpoint's is another, or nobody can tell,
 such an answer is asked for by messages, over a second connection; every other policy is refused, or finds out.

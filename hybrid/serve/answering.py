@@ -100,11 +100,11 @@ async def _reply(request: Request, read: Read, shape: type[Shape]) -> Listening:
         form = shape(asked.model, asked.top_logprobs)
         client = await served.backend.client()
         fitted = fit(asked, client)
-        told: dict[str, str] = {"x-hybrid-mode": mode_of(fitted, client)}
+        headers: dict[str, str] = {"x-hybrid-mode": mode_of(fitted, client)}
         if fitted.ignored:
-            told["x-hybrid-ignored"] = listed(fitted.ignored)
+            headers["x-hybrid-ignored"] = listed(fitted.ignored)
         answering = Answering(served, client, fitted, form)
-        await (_stream(sender, answering, told) if asked.streamed else _whole(sender, answering, told))
+        await (_stream(sender, answering, headers) if asked.streamed else _whole(sender, answering, headers))
 
     return Listening(work)
 
@@ -225,12 +225,12 @@ async def _whole(sender: Sender, answering: Answering, headers: Mapping[str, str
             pass
     answers, own = answering.all, own_of(answering.all, answering.mode)
     body = answering.form.whole(answers, answering.scored, answering.prompt_tokens) | {"hybrid": own}
-    told = {**headers, "content-type": "application/json"}
+    headers = {**headers, "content-type": "application/json"}
     if own["cost"] is not None:
-        told["x-hybrid-cost"] = f"{own['cost']:.9f}"
+        headers["x-hybrid-cost"] = f"{own['cost']:.9f}"
     if own["degraded"]:
-        told["x-hybrid-degraded"] = to_one_line(own["degraded"]).encode("ascii", "replace").decode()
-    await sender.whole(200, told, _encode(body))
+        headers["x-hybrid-degraded"] = to_one_line(own["degraded"]).encode("ascii", "replace").decode()
+    await sender.whole(200, headers, _encode(body))
 
 
 async def _stream(sender: Sender, answering: Answering, headers: Mapping[str, str]) -> None:
@@ -238,7 +238,7 @@ async def _stream(sender: Sender, answering: Answering, headers: Mapping[str, st
     try:
         async with pinged(sender, {**_STREAM, **headers}), aclosing(answering.events()) as events:
             async for index, event in events:
-                if parts := _told(answering, index, event):
+                if parts := _chunks_of(answering, index, event):
                     await _begin(sender, headers)
                     await sender.write(b"".join(map(_event, parts)))
         form, usage = answering.form, usage_of(answering.all, answering.prompt_tokens)
@@ -266,29 +266,29 @@ async def _begin(sender: Sender, headers: Mapping[str, str]) -> None:
         await sender.begin(200, {**_STREAM, **headers})
 
 
-def _told(answering: Answering, index: int, event: Event) -> list[dict[str, Any]]:
+def _chunks_of(answering: Answering, index: int, event: Event) -> list[dict[str, Any]]:
     """Return the chunks of one event; most have none.
 
     An answer's opening waits for its text: until then what the cloud can never do is a status, not part of a stream.
     """
     form, text, thoughts = answering.form, text_of(event), thoughts_of(event)
-    told = list[dict[str, Any]]()
+    chunks = list[dict[str, Any]]()
     if not (text or thoughts or isinstance(event, Finished)):
-        return told
+        return chunks
     if index not in answering.opened:
         answering.opened.add(index)
         if (opening := form.opening()) is not None:
-            told.append(form.chunk(index, opening))
+            chunks.append(form.chunk(index, opening))
     if text or thoughts:
         scored, answering.scored[index] = answering.scored[index], []
-        told.append(form.chunk(index, form.text(text, thoughts, scored)))
+        chunks.append(form.chunk(index, form.text(text, thoughts, scored)))
     if isinstance(event, Finished):
         closing = form.closing()
         if scored := answering.scored[index]:  # tokens without a text of their own: the end of a split character
             closing = form.text("", "", scored)
         own = {"hybrid": own_of([event.answer], answering.mode)}
-        told.append(form.chunk(index, closing, event.answer.finish_reason) | own)
-    return [chunk | {"usage": None} for chunk in told] if answering.asked.include_usage else told
+        chunks.append(form.chunk(index, closing, event.answer.finish_reason) | own)
+    return [chunk | {"usage": None} for chunk in chunks] if answering.asked.include_usage else chunks
 
 
 def _event(data: Mapping[str, Any]) -> bytes:

@@ -53,7 +53,7 @@ def _longest(served: Served) -> int | None:
     return None if client is None else client.num_context
 
 
-async def told(request: Request, error: Exception) -> Response:
+async def handle_error(request: Request, error: Exception) -> Response:
     """Return what a caller is told of an error."""
     match error:
         case ApiError():
@@ -94,7 +94,7 @@ def make_app(served: Served) -> Guard:
         Route("/metrics", monitor.metrics_page),
         *monitor.ROUTES,
     ]
-    handlers = dict.fromkeys((ApiError, HybridError, HTTPException, ClientDisconnect, Exception), told)
+    handlers = dict.fromkeys((ApiError, HybridError, HTTPException, ClientDisconnect, Exception), handle_error)
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
     app.state.served = served
