@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from types import NoneType
 from typing import Any, Unpack
 
 from hybrid.cloud import Capabilities
@@ -56,6 +57,8 @@ from hybrid.types import Ids, Sampling
 
 # Of different choices so many are kept resolved, none of them longer than so many characters.
 MOST_DECODINGS, LONGEST_KEY = 64, 2048
+# What its text tells whole: that of an iterator is an address, which another one may have later.
+PLAIN = (str, int, float, list, tuple, dict, NoneType)
 NOWHERE = "neither model here can honour it: name an endpoint with --cloud, or one for such requests in [relay]"
 
 
@@ -272,7 +275,7 @@ class AsyncClient:
             known = Decoding.of(self._settings_with(choices))
             if len(self._decodings) >= MOST_DECODINGS:
                 self._decodings.clear()
-            if len(key) <= LONGEST_KEY:
+            if len(key) <= LONGEST_KEY and all(isinstance(value, PLAIN) for value in choices.values()):
                 self._decodings[key] = known
         return known
 
@@ -323,7 +326,7 @@ class AsyncClient:
         """Answer a question in the context that was lent for it."""
         decoding, memory, contexts = question.decoding, self._memory, self._contexts
         model = partial(self._model_for, decoding)
-        observers = [*memory.observers(question, model), publish]
+        observers = [*memory.observers(question), publish]
         builder = self._builder(question, budget, observers)
         verifier = self._verifier(question, context, budget, builder)
         connected, decides = model() is not None, decoding.policy.planner is not None
@@ -333,7 +336,8 @@ class AsyncClient:
         observers += [] if bound is None else bound.observers(builder.note)
         room, settings = contexts.words.num_context - len(question.ids), decoding.settings
         span, planner = memory.span(decoding, len(question.ids), can), None if bound is None else bound.planner
-        policy = decoding.bound(room, span, planner, question.concepts)
+        policy = decoding.policy_for(room, span, planner, question.concepts)
+        observers.append(memory.pair_observer(question, policy, model))
         builder.notes_of = await memory.notes_of(policy, can, builder)
         told = settings.trace_rows
         recording = recording_of(settings, policy, await contexts.pieces(), question.concepts) if told else None

@@ -120,7 +120,7 @@ class Decoding:
             return self
         return Decoding.of(self.settings.model_copy(update={"cloud_top_k": can.most_k}))
 
-    def bound(self, room: int, span: int | None, planner: Planner | None, concepts: Concepts | None) -> Policy:
+    def policy_for(self, room: int, span: int | None, planner: Planner | None, concepts: Concepts | None) -> Policy:
         """Return the policy for one question; the arguments are as ``policy_of`` has them."""
         settings, policy = self.settings, self.policy
         as_it_is = span is None and planner is None and settings.max_tokens and not policy.wants_concepts

@@ -54,16 +54,23 @@ class ClientMemory:
         self._check_time = CheckTimeNote(self.planners.times)
         self._local = local
 
-    def observers(self, question: Question, model: Callable[[], str | None]) -> tuple[Publish, ...]:
-        """Return what hears an answer's events; ``model`` names the cloud's, None while it is not known."""
-        chain, policy, num_prompt = question.chain, question.decoding.policy, len(question.ids)
+    def observers(self, question: Question) -> tuple[Publish, ...]:
+        """Return what hears an answer's events from its beginning."""
+        always = partial(self._tuner.observe, prompt_tokens=len(question.ids)), self.spending.observe
+        return (*always, partial(self.chains.hear, chain=question.chain)) if self._local.drafters else always
+
+    def pair_observer(self, question: Question, policy: Policy, model: Callable[[], str | None]) -> Publish:
+        """Return what counts the judged tokens of an answer under the policy that is bound to its question.
+
+        ``model`` names the cloud's; None: it was not reached.
+        """
 
         def count(event: Event) -> None:
-            if isinstance(event, Finished) and chain.models[-1] == self._local.name and (cloud := model()) is not None:
+            own = question.chain.models[-1] == self._local.name
+            if isinstance(event, Finished) and own and (cloud := model()) is not None:
                 self.pair.add(event.answer, policy, cloud)
 
-        always = partial(self._tuner.observe, prompt_tokens=num_prompt), self.spending.observe, count
-        return (*always, partial(self.chains.hear, chain=chain)) if self._local.drafters else always
+        return count
 
     def span(self, decoding: Decoding, prefix_tokens: int, can: Capabilities | None) -> int | None:
         """Return the draft length that ``auto`` or ``cheap`` means by now; None: the policy's own."""

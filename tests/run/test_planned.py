@@ -11,6 +11,7 @@ from cases import each
 from toy_score import ToyScore
 
 from hybrid.errors import Unreachable
+from hybrid.pairs.profile import PairObserver, PairRecord
 from hybrid.policy.plan import DraftPlan, Worth
 from hybrid.policy.planning import Planner
 from hybrid.record.events import Finished, Planned, RequestSent, SpanJudged, TokenEmitted, to_json
@@ -70,6 +71,21 @@ def plan_of(action, at=None, limit=None):
 
 def kinds(events, *wanted):
     return [event for event in events if isinstance(event, wanted)]
+
+
+def test_what_is_judged_counts_under_the_judge_that_the_planner_brought(house, run, tmp_path):
+    """Not under the one that the policy has before it is bound to a question."""
+    record = PairRecord(tmp_path / "pairs.json", "digest", "http://there")
+    score = ToyScore((0.5,) * LENGTH, judge="kl:0.25")
+    built = planned(house, Scripted(script=plan_of("check"), seen=[], score=score))
+    built.client._memory.pair = PairObserver(record)
+
+    async def answered():
+        await told(built)
+        await built.client._memory.pair.aclose()
+
+    run(answered())
+    assert record.read("scripted").keys() == {"kl:0.25"}
 
 
 @each("action", ["keep", "check", "write"])

@@ -74,6 +74,11 @@ def test_choices_are_resolved_as_if_nothing_had_been_asked_before(client, run):
     long = {"stop": ("y" * 10_000,)}
     assert client._decoding(long).settings.stop == long["stop"]
     assert not any(len(key) > 5_000 for key in client._decodings)
+    # An iterator's text is an address, which the next one has again.
+    assert [client._decoding({"stop": (each for each in [word])}).settings.stop for word in ("x", "y")] == [
+        ("x",),
+        ("y",),
+    ]
 
 
 @each("policy", ["local", "kl"])

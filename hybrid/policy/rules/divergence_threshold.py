@@ -80,7 +80,7 @@ class DivergenceThreshold(Judge):
     models, as far as their noise is the measured one, and not of the numbers alone. The span is cut at the first
     position that exceeds it. The cloud's own token
     follows as ``sampler`` draws it; without a sampler nothing follows, and the policy asks the cloud to write. The row
-    after the span judges the next local token for nothing: where the two models part there, the pen changes hands
+    after the span judges the next local token at no extra cost: where the two models part there, the pen changes hands
     before a token is wasted. A bonus is never taken: it would break the law at infinity.
 
     Of several local models, one of which writes, only what all of them exceed is the cloud's: where another one is
