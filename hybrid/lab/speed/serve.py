@@ -240,8 +240,8 @@ async def batch(bench: Bench) -> str:
             bench.say(f"{LINES} lines, {parallel} at a time: pair {turn + 1} of {bench.num}")
             async with bundled_server(BUNDLED_CLOUD, "--latency-ms", str(LATENCY_MS)) as url:
                 seconds = await seconds_of(_answer_batch(folder, url, parallel))
-            lines = (folder / "out").read_text(encoding="utf-8").splitlines()
-            texts.add(json.dumps([json.loads(line)["text"] for line in lines]))
+            lines = map(json.loads, (folder / "out").read_text(encoding="utf-8").splitlines())
+            texts.add(json.dumps(sorted((line["line"], line["text"]) for line in lines)))
             return seconds
 
         alone, together = await wait_in_turn(bench.num, partial(answer, 1), partial(answer, PARALLEL))
