@@ -303,7 +303,10 @@ class BatchOutput:
         """Put a file in the output's place, in one step, that has one line a number, in the order of the input."""
         if (old := self._file) is None:
             return
-        new = LineFile(_beside(self.path, "sorting"))
+        old.check_there()
+        place = _beside(self.path, "sorting")
+        self._check_leftover(place)
+        new = LineFile(place)
         try:
             new.cut(0)
             new.append(self._at[number].read() for number in sorted(self._at))
@@ -314,6 +317,16 @@ class BatchOutput:
             raise
         self._file = new
         old.close()
+
+    def _check_leftover(self, place: Path) -> None:
+        """Raise UsageError for a file in the way that is not what a killed ``sort`` leaves: copies of lines from here."""
+        if not os.path.lexists(place):
+            return
+        own = {at.read() for at in self._at.values()}
+        held = place.read_bytes().splitlines(keepends=True) if place.is_file() and not place.is_symlink() else [b"\n"]
+        if not all(line in own or any(each.startswith(line) for each in own) for line in held):
+            msg = f"{place}: --sort writes a file of this name, and it is another one: move it elsewhere"
+            raise UsageError(msg)
 
     def close(self) -> None:
         """Close the files and give the locks back."""
@@ -327,6 +340,7 @@ class BatchOutput:
             sys.stdout.buffer.flush()
         else:
             start = self._file.end
+            self._file.check_there()
             self._file.append([raw])
             self._at[number] = StoredLine(self._file, start, len(raw))
         self.entries[number] = decode(raw, self.path)

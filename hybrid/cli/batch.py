@@ -116,7 +116,7 @@ def _batch(source: Path, out: Path, flags: Flags, again: str | None, *, is_sorte
     asked = frozenset() if again is None else outcomes_of(again)
     spending = flags.copy()
     if str(out) != "-":  # what earlier runs for this output spent counts against --cap, whatever became of them
-        spending["spender"] = f"batch {out.resolve()}"
+        spending["spender"] = f"batch {os.path.realpath(out)}"
     elif asked or is_sorted or is_quiet:
         named = "--again asks lines of an output anew" if asked else "--sort writes an output anew"
         msg = f"OUT is standard output, and {'--json prints its summary there' if is_quiet else named}: give a file"

@@ -7,6 +7,7 @@ business of those who read it. On Windows the lock is a file beside it, so that 
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -66,6 +67,11 @@ class LineFile:
             raise
         self.end = os.fstat(self._fd).st_size
 
+    def check_there(self) -> None:
+        """Raise OSError where the file has lost its name: it was removed, or another one was put in its place."""
+        if self._lock is None and not _is_there(self.path, self._fd):
+            raise OSError(errno.ENOENT, f"{self.path}: it was removed or replaced while it was written")
+
     def append(self, lines: Iterable[bytes], *, durable: bool = True) -> None:
         """Write some bytes behind the last and wait until the disk has them, once for all of them.
 
@@ -114,6 +120,7 @@ class LineFile:
         is this file's, and the disk may not have that yet.
         """
         target = other.path.resolve()
+        other.check_there()
         os.fsync(self._fd)
         with self._renamable(), other._renamable():
             replace(self.path, target)

@@ -138,6 +138,44 @@ def test_sorted_it_has_one_line_a_question_in_order_and_killed_around_that_it_ha
     assert list(tmp_path.iterdir()) == [path, *tmp_path.glob("whole")]
 
 
+def test_a_file_in_the_way_of_a_sorted_one_is_kept_unless_it_is_a_leftover(tmp_path, whole):
+    """It was overwritten, through a link, too."""
+    path, place, precious = tmp_path / "out", tmp_path / "out.sorting", tmp_path / "precious"
+    precious.write_text("precious\n")
+    go_on(path, backwards=True)
+    before = path.read_bytes()
+    for in_the_way in (lambda: place.write_text("precious\n"), lambda: place.symlink_to(precious), place.mkdir):
+        in_the_way()
+        with closing(BatchOutput(path)) as output:
+            assert list(output.remaining(lines(), CloudNames())) == []
+            with pytest.raises(UsageError, match=r"out\.sorting: --sort writes a file of this name"):
+                output.sort()
+        assert (path.read_bytes(), precious.read_text()) == (before, "precious\n")
+        place.rmdir() if place.is_dir() else place.unlink()
+    for size in range(len(whole) + 1):
+        place.write_bytes(whole[:size])
+        with closing(BatchOutput(path)) as output:
+            list(output.remaining(lines(), CloudNames()))
+            output.sort()
+        assert (path.read_bytes(), place.exists()) == (whole, False)
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_an_output_that_was_moved_meanwhile_is_neither_gone_on_with_nor_overwritten(tmp_path, replaced):
+    path = tmp_path / "out"
+    go_on(path, stop_after=2)
+    with closing(BatchOutput(path)) as output:
+        line, *_ = output.remaining(lines(), CloudNames())
+        path.rename(tmp_path / "moved")
+        if replaced:
+            path.write_text("precious\n")
+        for work in (output.sort, lambda: output.add(line, result(line))):
+            with pytest.raises(OSError, match="out: it was removed or replaced while it was written"):
+                work()
+    assert path.exists() == replaced
+    assert not replaced or path.read_text() == "precious\n"
+
+
 def test_stopping_after_any_line_and_going_on_is_the_same_as_not_stopping(tmp_path, whole):
     path = tmp_path / "out"
     for _ in range(4):
