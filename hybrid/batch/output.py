@@ -319,7 +319,7 @@ class BatchOutput:
         old.close()
 
     def _check_leftover(self, place: Path) -> None:
-        """Raise UsageError for a file in the way that is not what a killed ``sort`` leaves: copies of lines from here."""
+        """Raise UsageError for a file in the way that is not what a killed ``sort`` leaves: copies of lines of ours."""
         if not os.path.lexists(place):
             return
         own = {at.read() for at in self._at.values()}
