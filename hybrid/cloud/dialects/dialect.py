@@ -252,9 +252,10 @@ class WritingDialect(Dialect, ABC):
     def read_completions(self, questions: Sequence[WriteQuestion], reply: Any) -> list[Chunk]:
         """Return one chunk per prompt, with its usage."""
 
-    def _score_at_once(self, question: ScoreQuestion) -> ScoreFlow:
+    def _score_at_once(self, question: ScoreQuestion) -> ScoreFlow:  # noqa: ARG002
         """Score in a request of the dialect's own; where there is none, no such method is documented."""
-        raise NotImplementedError
+        msg = f"{self.can.dialect} scores a draft by no request of its own"
+        raise MissingCapability(msg)
 
     def _score(self, question: ScoreQuestion) -> ScoreFlow:
         method = self.can.scoring_method
