@@ -17,6 +17,9 @@ def main() -> None:
 
         app()
     except KeyboardInterrupt as error:
+        # One that has left code made of text, as dataclasses make theirs, would have Python end by SIGINT, whatever the
+        # exit code: it remembers that until other such code has run (CPython, ``run_eval_code_obj``).
+        exec("")  # noqa: S102  (it runs nothing)
         sys.exit(128 + (error.args[0] if error.args else signal.SIGINT))
 
 

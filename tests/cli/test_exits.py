@@ -124,3 +124,17 @@ def test_a_signal_that_comes_while_the_command_is_loading_is_its_exit_code(monke
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == code
+
+
+@each("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_while_a_class_is_made_of_text_has_its_own_exit_code(tmp_path, number):
+    """Python itself ended by SIGINT then, and a supervisor that had sent SIGTERM saw another signal."""
+    raising = f"raise KeyboardInterrupt({int(number)})"
+    (tmp_path / "begun.py").write_text(
+        "import sys, types\n"
+        "from hybrid.__main__ import main\n"
+        f"sys.modules['hybrid.cli'] = types.SimpleNamespace(app=lambda: exec({raising!r}))\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-m", "begun"], cwd=tmp_path, timeout=60, check=False)
+    assert done.returncode == 128 + number
