@@ -16,7 +16,7 @@ from hybrid.errors import UsageError
 from hybrid.record.events import TRACE_VERSION
 from hybrid.settings.config import Settings, names_for
 from hybrid.settings.setting_info import SettingPlace
-from hybrid.settings.sources import CONFIG_FILE, choosing, findings_file, ledger_file, load, price_file
+from hybrid.settings.sources import CONFIG_FILE, cache_file, choosing, ledger_file, load, price_file
 from hybrid.store.files import APP
 
 # Every setting, with a value that is not its default. Whoever adds one decides here whether a stranger may choose it.
@@ -246,7 +246,7 @@ def test_a_user_without_a_home_has_no_own_files(here, monkeypatch, folder):
     settings = load()
     assert settings.cloud is None
     assert price_file(settings) is None
-    for file in (findings_file, lambda: ledger_file(settings)):
+    for file in (cache_file, lambda: ledger_file(settings)):
         with pytest.raises(UsageError, match="no home folder"):
             file()
 

@@ -57,8 +57,8 @@ def test_what_is_no_file_or_too_long_is_refused_before_it_is_read(tmp_path_facto
 def test_kept_files_that_are_none_hold_nothing(tmp_path_factory, monkeypatch, kind):
     state = tmp_path_factory.mktemp("state")
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
-    UNREADABLE[kind](state / "entries.json")
-    assert JsonStore(state / "entries.json", "entries", 1).read_entries() == {}
+    UNREADABLE[kind](state / "kept.json")
+    assert JsonStore(state / "kept.json", "entries").read_entries() == {}
     pair = PairState(state, "local", "cloud", "kl:0.7")
     UNREADABLE[kind](pair.path)
     assert "is not used" in pair.read().note

@@ -31,7 +31,7 @@ from hybrid.run.contexts import KnownFamilies
 from hybrid.run.experts import ExpertRecord
 from hybrid.settings.config import Settings
 from hybrid.settings.names import MODELS, NAMED
-from hybrid.settings.sources import experts_file, identities_file, models_file
+from hybrid.settings.sources import cache_file, counts_file
 from hybrid.spend import endpoint_id
 
 # Which tokens of the local vocabulary say the same: read where the settings say, when a policy first asks.
@@ -160,7 +160,7 @@ async def _load_beside(
 def _identity_of(experts: Sequence[Path]) -> str | None:
     """Return what identifies several models that write as one; None for one, and where nothing can be kept."""
     with contextlib.suppress(OSError, UsageError):
-        return " ".join(identify(each, identities_file()) for each in experts) if len(experts) > 1 else None
+        return " ".join(identify(each, cache_file()) for each in experts) if len(experts) > 1 else None
     return None
 
 
@@ -169,7 +169,7 @@ def _record(settings: Settings, experts: str, num: int) -> ExpertRecord | None:
     cloud = settings.cloud
     beside = "bundled" if cloud is None else cloud if cloud in NAMED else endpoint_id(cloud)
     with contextlib.suppress(UsageError):
-        return ExpertRecord(experts_file(), f"{experts} {beside}", num)
+        return ExpertRecord(counts_file(), f"{experts} {beside}", num)
     return None
 
 
@@ -246,7 +246,7 @@ def _check_files(models: Iterable[Weights]) -> None:
 def _local_noise(weights: Weights, engine: Engine) -> LocalNoise:
     """Return what is kept of the local model's noise, or measure it where that is done at once, or assume it."""
     with contextlib.suppress(OSError, UsageError):  # no file, or no home to keep one in
-        cache, placed = NoiseCache(models_file()), weights.placement
+        cache, placed = NoiseCache(cache_file()), weights.placement
         known = cache.read(weights.path, placed.on_gpu, weights.kv_type)
         if known is None and placed.on_gpu == placed.total:
             known = cache.read(weights.path, -1, weights.kv_type)  # as earlier programs kept "all of them"

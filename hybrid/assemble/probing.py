@@ -25,7 +25,7 @@ from hybrid.engine.real_models import model_file
 from hybrid.engine.vocabulary import LlamaVocabulary, VocabularyFile
 from hybrid.errors import UsageError
 from hybrid.pairs.profile import JudgedTokens, seen_of_pair
-from hybrid.settings.sources import checked, load, models_file
+from hybrid.settings.sources import cache_file, checked, load
 from hybrid.spend import Price
 from hybrid.types import Ids, Message
 
@@ -127,7 +127,7 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> ProbeReport:
         findings = await asked.run(said, wire.url)
         if not served:  # our own server has another address the next time
             findings_cache(spoken).write(findings)
-        NoiseCache(models_file()).write(words.path, words.placement.on_gpu, noise, words.kv_type)
+        NoiseCache(cache_file()).write(words.path, words.placement.on_gpu, noise, words.kv_type)
         advice = tuple(flag_advice(findings, settings.cloud_top_k))
         charged = purse.charged_nanousd
         seen = await asyncio.to_thread(seen_of_pair, settings.cloud, words.path, said.model)

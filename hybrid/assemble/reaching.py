@@ -29,7 +29,7 @@ from hybrid.run.relaying import Relayer, RelayTarget
 from hybrid.run.retrying import BreakerConfig, EndpointHealth, RetryPolicy
 from hybrid.settings.config import Settings
 from hybrid.settings.names import MODELS, NAMED, is_loopback
-from hybrid.settings.sources import findings_file, ledger_file, price_file
+from hybrid.settings.sources import cache_file, ledger_file, price_file
 from hybrid.spend import Account, Price, PriceFile, endpoint_id, usd_to_nanousd
 from hybrid.spend.durable import FileLedger
 
@@ -222,7 +222,7 @@ async def reach_by_messages(
 
 def findings_cache(words: Weights | VocabularyFile) -> ProbeCache:
     """Return where the findings about endpoints are kept."""
-    return ProbeCache(findings_file(), words.vocabulary_digest)
+    return ProbeCache(cache_file(), words.vocabulary_digest)
 
 
 def probe_cache(settings: Settings, words: Weights) -> ProbeCache | None:

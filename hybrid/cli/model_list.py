@@ -21,7 +21,7 @@ from hybrid.engine.model_check import ModelFacts, read_facts, vocabulary_word
 from hybrid.engine.model_folders import folders_searched, models_on_disk
 from hybrid.errors import EngineError, UsageError, spelled
 from hybrid.settings.names import BUNDLED, MODELS, NAMED
-from hybrid.settings.sources import headers_file
+from hybrid.settings.sources import cache_file
 
 Told: TypeAlias = Mapping[str, Mapping[str, Any]]
 """What is told of models, by name."""
@@ -60,7 +60,7 @@ def disk_models() -> dict[str, dict[str, Any]]:
     """Return what is known of every model in other programs' folders; ``problem`` says why one cannot be used."""
     kept = None
     with suppress(UsageError):  # without a home they are read every time
-        kept = headers_file()
+        kept = cache_file()
     found: dict[str, dict[str, Any]] = {}
     for model in models_on_disk():
         said: dict[str, Any] = dict.fromkeys(field.name for field in fields(ModelFacts))

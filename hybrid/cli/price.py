@@ -215,9 +215,9 @@ def _quote(question: str | None, settings: Settings) -> tuple[PriceQuote, AutoQu
 def _probes(settings: Settings, weights: Weights) -> ProbeCache | None:
     """Return where it is kept what probes have found of the endpoint; None: no endpoint is named."""
     from hybrid.cloud.probe_result import ProbeCache  # noqa: PLC0415
-    from hybrid.settings.sources import findings_file  # noqa: PLC0415
+    from hybrid.settings.sources import cache_file  # noqa: PLC0415
 
-    return None if settings.cloud is None else ProbeCache(findings_file(), weights.vocabulary_digest)
+    return None if settings.cloud is None else ProbeCache(cache_file(), weights.vocabulary_digest)
 
 
 def _capabilities(settings: Settings, models: list[str], probed: list[ProbeResult]) -> Capabilities:

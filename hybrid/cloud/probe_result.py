@@ -1,6 +1,6 @@
 """The result of a probe, the file that keeps it between runs, and what it says of two models and of the server's flags.
 
-``ProbeCache`` is one file of JSON in the user's cache directory, an entry per endpoint, model, dialect and local
+``ProbeCache`` is a section of the user's one cache file, an entry per endpoint, model, dialect and local
 vocabulary: a fact about one of these may be wrong about another. An entry is used until an answer contradicts it; then
 it is dropped. A file that cannot be read or written is an empty cache, never a failure (``store/json_store.py``); an
 entry with a number that nothing can measure is none.
@@ -31,7 +31,6 @@ from hybrid.types import Ids, Message
 KlInterval: TypeAlias = tuple[float, float | None]
 """The ends between which a divergence lies, in nats; None: it is not bounded."""
 
-VERSION = 1
 MOST_MEASURED = 2**40  # beyond any number of tokens, nats or milliseconds
 OUTSIDE_NAMES = {"scoring_method": "way", "scoring_methods": "ways"}
 OLD_METHODS = {"replay": "forced", "compare": "generate"}
@@ -180,7 +179,7 @@ class ProbeCache:
 
     def __init__(self, path: Path, vocabulary: str) -> None:
         """Take the file, which need not exist, and what names the local vocabulary."""
-        self._kept = JsonStore(path, "endpoints", VERSION)
+        self._kept = JsonStore(path, "endpoints")
         self._vocabulary = vocabulary
 
     @property
@@ -203,8 +202,7 @@ class ProbeCache:
 
     def write(self, result: ProbeResult) -> bool:
         """Keep a result; return whether that worked."""
-        key = self._key(result.url, result.model, result.dialect)
-        return self._kept.change(lambda entries: {**entries, key: result.to_json()})
+        return self._kept.keep(self._key(result.url, result.model, result.dialect), result.to_json())
 
     def forget(self, url: str, model: str, dialect: str) -> None:
         """Drop an entry that an answer contradicted."""

@@ -7,7 +7,6 @@ block is another identity; a file whose path, size, time and inode are those of 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -16,13 +15,10 @@ from hybrid.engine.gguf_header import read_header, shard_files
 from hybrid.errors import EngineError
 from hybrid.store.json_store import JsonStore
 
-VERSION = 1
 # A requantised or trained model differs in every tensor, so a megabyte of samples shows it.
 NUM_BLOCKS, BLOCK_BYTES = 64, 1 << 14
 # What version 0.1.0 read from each end of a file.
 END_BYTES = 1 << 20
-# A file changed so lately may change again within the same tick of its clock (as git's index minds it).
-SETTLED_NS = 2 * 10**9
 # The files that were seen last are kept.
 MOST_FILES = 256
 
@@ -37,21 +33,7 @@ def identify(model: Path, cache: Path | None = None) -> str:
     files = _files(model)
     if cache is None:
         return _digest_of_all(files)
-    store, name = JsonStore(cache, "identities", VERSION, _is_entry), str(files[0].resolve())
-    stats = [file.stat() for file in files]
-    seen = [number for stat in stats for number in (stat.st_size, stat.st_mtime_ns, stat.st_ino)]
-    match store.read_entries().get(name):
-        case [*before, digest] if before == seen:
-            return str(digest)
-    digest = _digest_of_all(files)
-    if time.time_ns() - max(stat.st_mtime_ns for stat in stats) > SETTLED_NS:
-
-        def added(entries: dict[str, object]) -> dict[str, object]:
-            entries.pop(name, None)
-            return dict(list({**entries, name: [*seen, digest]}.items())[-MOST_FILES:])
-
-        store.change(added)
-    return digest
+    return str(JsonStore(cache, "identities", _is_entry, MOST_FILES).of_files(files, lambda: _digest_of_all(files)))
 
 
 def identify_by_ends(model: Path) -> str:

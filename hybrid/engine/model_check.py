@@ -9,12 +9,13 @@ rule foresees ends the command with a sentence (``engine.native``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -214,7 +215,6 @@ _RULES = (
 # No weights are read. The laws (``tests/engine/test_model_facts.py``): models of equal ``vocabulary_digest`` have one
 # word for their vocabulary, and padding at its end changes nothing; files that did not change are not read again.
 
-VERSION = 1
 MOST_MODELS = 1024
 _UNUSED = 5  # the type of a token that a converter added to fill a row
 _PREFIX, _MOSTLY = "LLAMA_FTYPE_", "MOSTLY_"
@@ -244,26 +244,13 @@ def read_facts(path: Path, kept: Path | None = None) -> ModelFacts:
     first = first_shard(path)
     try:
         files = [file for file in shard_files(first) if file.exists()] or [first]
-        seen = [number for file in files for number in _seen(file)]
+        if kept is None:
+            return _facts(first, files)
+        store = JsonStore(kept, "headers", _is_entry, MOST_MODELS)
+        return msgspec.convert(store.of_files(files, lambda: asdict(_facts(first, files))), ModelFacts)
     except OSError as error:
         msg = f"the model file {first} cannot be read: {error.strerror or error}"
         raise EngineError(msg) from None
-    store = None if kept is None else JsonStore(kept, "facts", VERSION, _is_entry)
-    name = str(first.absolute())
-    match store.read_entries().get(name) if store else None:
-        case [before, told] if before == seen:
-            return msgspec.convert(told, ModelFacts)
-    header = read_model(first)
-    check_model(header)
-    facts = _facts(header, sum(seen[::3]))
-    if store:
-
-        def added(entries: dict[str, object]) -> dict[str, object]:
-            entries.pop(name, None)
-            return dict(list({**entries, name: [seen, asdict(facts)]}.items())[-MOST_MODELS:])
-
-        store.change(added)
-    return facts
 
 
 def vocabulary_word(header: GgufHeader) -> tuple[int, str]:
@@ -276,11 +263,12 @@ def vocabulary_word(header: GgufHeader) -> tuple[int, str]:
     return count, blake2b(b"\0".join(tokens[:count]), digest_size=4).hexdigest() if tokens else ""
 
 
-def _is_entry(entry: object) -> bool:
-    with suppress(msgspec.ValidationError):
-        told = msgspec.convert(entry, tuple[list[int], dict[str, int | str]])[1]
-        facts = msgspec.convert(told, ModelFacts)
-        return told.keys() == asdict(facts).keys() and min(facts.bytes, facts.parameters, facts.num_tokens) >= 0
+def _is_entry(entry: Any) -> bool:
+    with suppress(msgspec.ValidationError, AttributeError):
+        match entry:
+            case [*_, told]:
+                facts = msgspec.convert(told, ModelFacts)
+                return told.keys() == asdict(facts).keys() and min(facts.bytes, facts.parameters, facts.num_tokens) >= 0
     return False
 
 
@@ -291,14 +279,10 @@ def _quantisations() -> Mapping[int, str]:
     return {getattr(ll, name): name.removeprefix(_PREFIX).removeprefix(_MOSTLY).removeprefix("ALL_") for name in names}
 
 
-def _facts(header: GgufHeader, num_bytes: int) -> ModelFacts:
+def _facts(first: Path, files: Sequence[Path]) -> ModelFacts:
+    num_bytes, header = sum(file.stat().st_size for file in files), read_model(first)
+    check_model(header)
     kind, architecture = (header.values.get(f"general.{name}") for name in ("file_type", "architecture"))
     parameters = sum(math.prod(tensor.dims) for tensor in header.tensors.values())
     quantisation = _quantisations().get(kind, f"type {kind}") if isinstance(kind, int) else ""
     return ModelFacts(num_bytes, parameters, quantisation, str(architecture or ""), *vocabulary_word(header))
-
-
-def _seen(path: Path) -> tuple[int, int, int]:
-    """Return by what a file is known to be the one that was read; its size is the first."""
-    stat = path.stat()
-    return stat.st_size, stat.st_mtime_ns, stat.st_ino

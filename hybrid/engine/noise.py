@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.engine.identity import identify, identify_by_ends
+from hybrid.engine.identity import identify
 from hybrid.engine.port import Engine
 from hybrid.prob import UNMEASURED, Dense, kl_shift, max_log_difference
 from hybrid.store.json_store import JsonStore
@@ -42,7 +42,6 @@ def drafting_ms(engine: Engine, text: Ids) -> float:
     return took * 1000.0 / max(1, len(ids) - 1)
 
 
-VERSION = 1
 # Entries that name no type of the KV cache are of this one.
 USUAL_KV_TYPE = "f16"
 # Tokens that are decoded both ways.
@@ -86,15 +85,11 @@ class NoiseCache:
 
     def __init__(self, path: Path) -> None:
         """Take the file, which need not exist."""
-        self._kept = JsonStore(path, "models", VERSION)
-        self._identities = path.with_name("identities.json")
+        self._kept = JsonStore(path, "models")
 
     def read(self, model: Path, gpu_layers: int, kv_type: str = USUAL_KV_TYPE) -> LocalNoise | None:
         """Return the noise of a model file with so many layers on a GPU and such a KV cache, if it was measured."""
-        entries = self._kept.read_entries()
-        entry = entries.get(self._key(model, gpu_layers, kv_type))
-        if entry is None and entries and kv_type == USUAL_KV_TYPE:
-            entry = entries.get(f"{identify_by_ends(model)} {gpu_layers}")
+        entry = self._kept.read_entries().get(self._key(model, gpu_layers, kv_type))
         found: dict[str, Any] = entry if isinstance(entry, dict) else {"nats": entry}
         if (nats := _noise(found.get("nats"))) is None:
             return None
@@ -102,12 +97,11 @@ class NoiseCache:
 
     def write(self, model: Path, gpu_layers: int, noise: LocalNoise, kv_type: str = USUAL_KV_TYPE) -> bool:
         """Keep a measured noise; return whether that worked."""
-        key = self._key(model, gpu_layers, kv_type)
-        return self._kept.change(lambda entries: {**entries, key: asdict(noise)})
+        return self._kept.keep(self._key(model, gpu_layers, kv_type), asdict(noise))
 
     def _key(self, model: Path, gpu_layers: int, kv_type: str) -> str:
         """Identify a model, its layers on a GPU, and the type of its cache where it is not the usual one."""
-        kept_as = f"{identify(model, self._identities)} {gpu_layers}"
+        kept_as = f"{identify(model, self._kept.path)} {gpu_layers}"
         return kept_as if kv_type == USUAL_KV_TYPE else f"{kept_as} {kv_type}"
 
 

@@ -39,7 +39,6 @@ FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 # A build takes two seconds. Whoever waits for longer waits for a process that stands still.
 PATIENCE_S = 120.0
-_VERSION = 1
 _CHOSEN_BITS = 11  # LLAMA_FTYPE_MOSTLY_Q3_K_S
 
 # Called with what is being done, where that takes seconds.
@@ -147,8 +146,12 @@ def _named(name: str) -> RealModel | None:
     return _BY_NAME.get(name)
 
 
+def _cache() -> Path:
+    return home_folder(user_cache_path)
+
+
 def _folder() -> Path:
-    return home_folder(user_cache_path) / "models"
+    return _cache() / "models"
 
 
 def _file_name(model: RealModel) -> str:
@@ -157,7 +160,7 @@ def _file_name(model: RealModel) -> str:
 
 def _records() -> JsonStore:
     """Return what is known of files by their paths: size and time of change, SHA-256, and the recipe."""
-    return JsonStore(_folder() / "files.json", "files", _VERSION)
+    return JsonStore(_cache() / "cache.json", "models/files")
 
 
 def _seen(path: Path) -> dict[str, int]:
@@ -167,7 +170,7 @@ def _seen(path: Path) -> dict[str, int]:
 
 def _record(path: Path, recipe: str, sha256: str) -> None:
     entry = {**_seen(path), "sha256": sha256, "recipe": recipe}
-    _records().change(lambda entries: {**entries, str(path): entry})
+    _records().keep(str(path), entry)
 
 
 def _is_as_recorded(path: Path, recipe: str) -> bool:

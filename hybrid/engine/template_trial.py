@@ -28,8 +28,6 @@ from hybrid.errors import UsageError
 from hybrid.store.files import own_folder
 from hybrid.store.json_store import JsonStore
 
-# Of the rules that a verdict was found by: another one asks again.
-VERSION = 1
 MOST_KEPT = 1024
 # Characters: a verdict is a short sentence.
 MOST_VERDICT = 400
@@ -76,7 +74,7 @@ def _verdict(digest: str, source: str, cancelled: IsCancelled) -> str:
     if len(source) > MOST_SOURCE:
         return TOO_LONG
     folder = own_folder(user_cache_path)
-    store = None if folder is None else JsonStore(folder / "templates.json", "templates", VERSION, _is_verdict)
+    store = None if folder is None else JsonStore(folder / "cache.json", "templates", _is_verdict, MOST_KEPT)
     if store is not None and (kept := store.read_entries().get(digest)) is not None:
         return str(kept)
     try:
@@ -84,7 +82,7 @@ def _verdict(digest: str, source: str, cancelled: IsCancelled) -> str:
     except _Unknown:  # the meter holds
         return ""
     if store is not None:
-        store.change(lambda entries: dict(list({**entries, digest: said}.items())[-MOST_KEPT:]))
+        store.keep(digest, said)
     return said
 
 

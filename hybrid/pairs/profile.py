@@ -17,7 +17,7 @@ from hybrid.errors import UsageError
 from hybrid.policy import Policy
 from hybrid.record.answer import Answer
 from hybrid.settings.names import NAMED
-from hybrid.settings.sources import identities_file, pairs_file
+from hybrid.settings.sources import cache_file, counts_file
 from hybrid.spend import TokenTimes, endpoint_id
 from hybrid.store.json_store import JsonStore
 
@@ -59,7 +59,7 @@ class PairFacts:
 
 def _identity(model: Path) -> str | None:
     with contextlib.suppress(OSError, UsageError):
-        return identify(model, identities_file())
+        return identify(model, cache_file())
     return None
 
 
@@ -86,7 +86,6 @@ ENOUGH = 50
 MOST_PAIRS, MOST_JUDGES = 256, 16
 # Beyond any, and within what a float counts.
 MOST_COUNT = 2**50
-VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ class PairRecord:
     @property
     def store(self) -> JsonStore:
         """The file's entries, a pair each."""
-        return JsonStore(self.path, "pairs", VERSION, _is_entry)
+        return JsonStore(self.path, "pairs", _is_entry, MOST_PAIRS)
 
     @property
     def damage(self) -> str | None:
@@ -161,7 +160,7 @@ class PairRecord:
             judges = _by_judge(entries.pop(self._key(model), None))
             judges[judge] = judges.pop(judge, JudgedTokens()) + seen
             kept = {name: counts.to_json() for name, counts in list(judges.items())[-MOST_JUDGES:]}
-            return dict(list({**entries, self._key(model): kept}.items())[-MOST_PAIRS:])
+            return {**entries, self._key(model): kept}
 
         return self.store.change(added)
 
@@ -191,8 +190,8 @@ def pair_record(cloud: str | None, local: Path) -> PairRecord | None:
     if cloud is None:
         return None
     with contextlib.suppress(OSError, UsageError):
-        identity = identify(local, identities_file())
-        record = PairRecord(pairs_file(), identity, cloud if cloud in NAMED else endpoint_id(cloud))
+        identity = identify(local, cache_file())
+        record = PairRecord(counts_file(), identity, cloud if cloud in NAMED else endpoint_id(cloud))
         record.adopt(local)
         return record
     return None

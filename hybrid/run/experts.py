@@ -36,7 +36,6 @@ from hybrid.types import Ids
 
 # The sets of models that were seen last are kept, each with 4,096 buckets at the most.
 MOST_SETS = 32
-VERSION = 1
 
 
 class ExpertRecord:
@@ -44,7 +43,7 @@ class ExpertRecord:
 
     def __init__(self, path: Path, key: str, num: int) -> None:
         """Take the file, what names the models and the cloud there, and how many models there are."""
-        self._store, self._key, self._num = JsonStore(path, "experts", VERSION, is_nearest_by_word), key, num
+        self._store, self._key, self._num = JsonStore(path, "experts", is_nearest_by_word, MOST_SETS), key, num
         self._known: NearestByWord | None = None
         self._writes: set[asyncio.Future[bool]] = set()
 
@@ -79,7 +78,7 @@ class ExpertRecord:
     def _add(self, words: Sequence[int], nearest: int) -> bool:
         def added(entries: dict[str, Any]) -> dict[str, Any]:
             counts = NearestByWord.from_json(self._num, entries.pop(self._key, None)).adding(words, nearest)
-            return dict(list({**entries, self._key: counts.to_json()}.items())[-MOST_SETS:])
+            return {**entries, self._key: counts.to_json()}
 
         return self._store.change(added)
 

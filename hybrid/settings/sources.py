@@ -86,19 +86,14 @@ def ledger_file(settings: Settings) -> Path | None:
     return None if settings.ledger == Path(NO_LEDGER) else settings.ledger
 
 
-def findings_file() -> Path:
-    """Return the file that keeps what probes have found about endpoints. Raises UsageError without a home."""
-    return home_folder(user_cache_path) / "endpoints.json"
+def cache_file() -> Path:
+    """Return the file of what was measured of endpoints and model files. Raises UsageError without a home."""
+    return home_folder(user_cache_path) / "cache.json"
 
 
-def pairs_file() -> Path:
-    """Return the file that keeps what was seen of pairs of models. Raises UsageError without a home."""
-    return home_folder(user_state_path) / "pairs.json"
-
-
-def experts_file() -> Path:
-    """Return the file that keeps which local model was nearest to the cloud. Raises UsageError without a home."""
-    return home_folder(user_state_path) / "experts.json"
+def counts_file() -> Path:
+    """Return the file of what was counted of pairs of models and of experts. Raises UsageError without a home."""
+    return home_folder(user_state_path) / "counts.json"
 
 
 def scores_folder() -> Path:
@@ -109,21 +104,6 @@ def scores_folder() -> Path:
 def concepts_folder() -> Path:
     """Return the folder that keeps which tokens say the same, a file a vocabulary. Raises UsageError without a home."""
     return home_folder(user_state_path) / "concepts"
-
-
-def models_file() -> Path:
-    """Return the file that keeps what was measured of local models. Raises UsageError without a home."""
-    return home_folder(user_cache_path) / "models.json"
-
-
-def identities_file() -> Path:
-    """Return the file that remembers what identifies local models. Raises UsageError without a home."""
-    return home_folder(user_cache_path) / "identities.json"
-
-
-def headers_file() -> Path:
-    """Return the file that remembers what models' headers tell. Raises UsageError without a home."""
-    return home_folder(user_cache_path) / "headers.json"
 
 
 def load(*, config: Path | str | None = None, **flags: object) -> Settings:

@@ -1,9 +1,10 @@
-"""Entries kept on disk between runs, by name: one JSON file that many processes read and change at once.
+"""Entries kept on disk between runs, by name: one JSON file of several sections that many processes read and change.
 
 The law: a change of one entry keeps all others, however many processes change entries at once
 (``tests/cloud/test_probe_result.py``). Of a file that cannot be read, or not whole, what can be is used, ``damage``
 says so, and the next change puts the old file aside; an entry has a checksum, and one digit that turned into another is
-seen (``tests/test_kept_files.py``). Files of before have none, and are read. One that cannot be written is no failure.
+seen (``tests/test_kept_files.py``). One that cannot be written is no failure. Before there was one file, each section
+had its own, some without checksums: it is read, and the next change of the section moves its entries over.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,57 +23,73 @@ from hybrid.errors import UsageError
 from hybrid.store.files import file_lock, make_folder, replace, replace_content
 from hybrid.store.line_file import read_regular
 
+VERSION = 1
 # A change takes milliseconds; a process that locks the file for longer is stuck.
 PATIENCE_S = 5.0
 POLL_S = 0.002
-_SUMS = "sums"  # each entry's, under its key
+# A file changed so lately may change again within the same tick of its clock (as git's index minds it).
+SETTLED_NS = 2 * 10**9
+_ENTRIES, _SUMS = "entries", "sums"  # each entry's, under its key
 
 
 @dataclass(frozen=True)
 class JsonStore:
-    """The entries under one name of a file, which need not exist. Entries of another version are not used.
+    """The entries of one section of a file, which need not exist.
 
-    ``is_entry`` tells what can be an entry; what cannot is not used either.
+    ``is_entry`` tells what can be an entry; what cannot is not used. The ``most`` that were kept last stay.
     """
 
     path: Path
-    name: str
-    version: int
+    section: str
     is_entry: Callable[[Any], bool] = lambda _: True
+    most: int | None = None
 
     def read_entries(self) -> dict[str, Any]:
         """Read them all."""
         return self._read()[0]
 
+    def keep(self, key: str, entry: Any) -> bool:
+        """Keep an entry as the newest; return whether the file was written."""
+        return self.change(lambda kept: {**{name: kept[name] for name in kept if name != key}, key: entry})
+
+    def of_files(self, files: Sequence[Path], find: Callable[[], Any]) -> Any:
+        """Return what ``find`` finds out of files, kept for as long as their sizes, times and inodes stay.
+
+        Nothing is added to a damaged file: it is told by those whose entries cost money. Raises OSError.
+        """
+        name, (held, whole) = str(files[0].resolve()), _entries(self.path)
+        stats = [file.stat() for file in files]
+        seen = [number for stat in stats for number in (stat.st_size, stat.st_mtime_ns, stat.st_ino)]
+        match held.get(f"{self.section} {name}"):
+            case [*before, found] as entry if before == seen and self.is_entry(entry):
+                return found
+        found = find()
+        if whole and time.time_ns() - max(stat.st_mtime_ns for stat in stats) > SETTLED_NS:
+            self.keep(name, [*seen, found])
+        return found
+
     @property
     def damage(self) -> str | None:
         """Say in a sentence that some of the file, or all of it, is not used; None where nothing is wrong with it."""
-        if not self._read()[1]:
+        if not (damaged := self._read()[2]):
             return None
-        lost = f"the file may be deleted, and what it held of {self.name} is then found out anew"
-        return f"{self.path} is damaged, or of another version: what cannot be read of it is not used; {lost}"
+        lost = f"the file may be deleted, and what it held of {self.section} is then found out anew"
+        return f"{damaged[0]} is damaged, or of another version: what cannot be read of it is not used; {lost}"
 
-    def _read(self) -> tuple[dict[str, Any], bool]:
-        """Return the entries, and whether there is more in the file than they."""
-        try:
-            raw = read_regular(self.path).decode()
-            kept = json.loads(raw)
-            if "\\ud" in raw.lower():
-                json.dumps(kept, ensure_ascii=False).encode()  # half of a pair is no text, and has no bytes
-        except FileNotFoundError:
-            return {}, False
-        except (OSError, UsageError, ValueError, RecursionError):
-            return {}, True
-        if (
-            not isinstance(kept, dict)
-            or kept.get("version") != self.version
-            or not isinstance(kept.get(self.name), dict)
-        ):
-            return {}, True
-        whole, sums = kept[self.name], kept.get(_SUMS)
-        matching = whole if sums is None else {key: each for key, each in whole.items() if _has_sum(sums, key, each)}
-        entries = {key: entry for key, entry in matching.items() if self.is_entry(entry)}
-        return entries, len(entries) < len(whole)
+    @property
+    def _former(self) -> Path:
+        return self.path.parent / f"{self.section}.json"
+
+    def _read(self) -> tuple[dict[str, Any], dict[str, Any], list[Path]]:
+        """Return the section's entries, those of the others as the file has them, and the files that hold more."""
+        (held, whole), begin = _entries(self.path), f"{self.section} "
+        former, former_whole = _entries(self._former)
+        others = {key: entry for key, entry in held.items() if not key.startswith(begin)}
+        own = {key.removeprefix(begin): entry for key, entry in held.items() if key not in others}
+        entries, earlier = ({key: each for key, each in of.items() if self.is_entry(each)} for of in (own, former))
+        are_whole = whole and len(entries) == len(own), former_whole and len(earlier) == len(former)
+        damaged = [path for path, is_whole in zip((self.path, self._former), are_whole, strict=True) if not is_whole]
+        return {**{key: earlier[key] for key in earlier if key not in entries}, **entries}, others, damaged
 
     def change(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
         """Write the whole file beside itself and move it into place: a reader sees the old one or the new one.
@@ -80,15 +98,44 @@ class JsonStore:
         """
 
         def changed() -> bytes:
-            entries, damaged = self._read()
-            entries = json.loads(json.dumps(change(entries)))  # as they will be read
-            sums = {key: _checksum(key, entry) for key, entry in entries.items()}
-            raw = json.dumps({"version": self.version, self.name: entries, _SUMS: sums}, indent=1).encode()
-            if damaged and not self.path.is_dir():
-                put_aside(self.path)
+            entries, others, damaged = self._read()
+            newest = list(change(entries).items())[-(self.most or 0) :]
+            held = json.loads(json.dumps({**others, **{f"{self.section} {key}": entry for key, entry in newest}}))
+            sums = {key: _checksum(key, entry) for key, entry in held.items()}
+            raw = json.dumps({"version": VERSION, _ENTRIES: held, _SUMS: sums}, indent=1).encode()
+            for path in damaged:
+                if not path.is_dir():
+                    put_aside(path)
             return raw
 
-        return rewrite(self.path, changed)
+        written = rewrite(self.path, changed)
+        if written:
+            with contextlib.suppress(OSError):
+                self._former.unlink(missing_ok=True)
+        return written
+
+
+def _entries(path: Path) -> tuple[dict[str, Any], bool]:
+    """Return the entries of a file, whatever name they have there, and whether that is all that is in it.
+
+    No file is an empty one.
+    """
+    try:
+        raw = read_regular(path).decode()
+        kept = json.loads(raw)
+        if "\\ud" in raw.lower():
+            json.dumps(kept, ensure_ascii=False).encode()  # half of a pair is no text, and has no bytes
+    except FileNotFoundError:
+        return {}, True
+    except (OSError, UsageError, ValueError, RecursionError):
+        return {}, False
+    if not isinstance(kept, dict) or kept.get("version") != VERSION:
+        return {}, False
+    whole, sums = next((each for key, each in kept.items() if key not in {"version", _SUMS}), None), kept.get(_SUMS)
+    if not isinstance(whole, dict):
+        return {}, False
+    found = whole if sums is None else {key: each for key, each in whole.items() if _has_sum(sums, key, each)}
+    return found, len(found) == len(whole)
 
 
 def _has_sum(sums: Any, key: str, entry: Any) -> bool:

@@ -19,7 +19,7 @@ from hybrid.cloud.probe_result import ProbeCache, ProbeResult
 from hybrid.engine.llama import Weights
 from hybrid.pairs.profile import JudgedTokens, pair_record, seen_of_pair
 from hybrid.run.deferral import PairSource
-from hybrid.settings.sources import findings_file
+from hybrid.settings.sources import cache_file
 from hybrid.types import Message
 
 QUESTION = "What is 47 + 86?"
@@ -72,7 +72,7 @@ def test_nothing_is_written_and_nobody_is_asked(own):
     """At the named address nobody listens: a request would fail. What identifies the model's file may be remembered."""
     done = price("--cloud", THERE, "--price", "1/0.1/4", QUESTION)
     assert (done.exit_code, done.stderr) == (0, "")
-    assert {path.name for path in own.rglob("*") if path.is_file()} <= {"identities.json", "identities.json.lock"}
+    assert {path.name for path in own.rglob("*") if path.is_file()} <= {"cache.json", "cache.json.lock"}
 
 
 def test_the_price_file_s_tariff_is_read_for_the_model_that_is_named_or_was_seen(own):
@@ -100,7 +100,7 @@ def test_what_was_seen_of_the_pair_decides_and_only_under_the_same_judge(own):
 def test_what_a_probe_has_found_there_is_taken_for_granted(own):
     """A check that reads the cache is charged as such; where nothing is charged, time counts."""
     with closing(Weights(BUNDLED_LOCAL)) as weights:
-        cache = ProbeCache(findings_file(), weights.vocabulary_digest)
+        cache = ProbeCache(cache_file(), weights.vocabulary_digest)
     found = ProbeResult(THERE, "large", "vllm", scoring_method="one request", keeps_cache=True)
     asked = ("--cloud", THERE, "--price", "1/0.1/4", "--policy", "kl")
     cold = quoted(*asked)
@@ -160,7 +160,7 @@ def test_answers_over_http_are_counted_and_quoted_and_a_dear_pair_is_warned_of_o
         notes = [client.generate(QUESTION).notes for _ in range(2)]
     assert [len(each) for each in notes] == [1, 0]
     assert notes[0][0].startswith("its checks made this answer cost ")
-    assert [path.name for path in Path(os.environ["XDG_STATE_HOME"]).rglob("*.json")] == ["pairs.json"]
+    assert [path.name for path in Path(os.environ["XDG_STATE_HOME"]).rglob("*.json")] == ["counts.json"]
 
 
 def test_under_auto_it_tells_what_is_expected_of_the_question_and_still_sends_nothing(own):

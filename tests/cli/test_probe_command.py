@@ -26,6 +26,7 @@ from hybrid.prob import Dense, TopK, kl_divergence
 from hybrid.settings.names import MODELS
 from hybrid.spend import Price
 from hybrid.spend.durable import FileLedger, LedgerAdmin
+from hybrid.store.json_store import JsonStore
 
 FOUND = ProbeResult(
     "http://there",
@@ -246,11 +247,9 @@ def served(start_server):
 
 
 def kept(cache):
-    file = cache / "hybrid-llm" / "endpoints.json"
-    files = {name: file.with_name(name) for name in ("endpoints.json", "models.json", "identities.json")}
-    locks = {one.with_suffix(".json.lock") for one in files.values()}
-    assert {path for path in cache.parent.rglob("*") if path.is_file()} == {*files.values(), *locks}
-    return json.loads(file.read_text())
+    file = cache / "hybrid-llm" / "cache.json"
+    assert {path for path in cache.parent.rglob("*") if path.is_file()} == {file, file.with_suffix(".json.lock")}
+    return JsonStore(file, "endpoints").read_entries()
 
 
 @pytest.mark.slow
@@ -264,7 +263,7 @@ def test_the_json_object_holds_what_was_found_and_what_works(served, cache, name
     assert list(found) == [*(OUTSIDE_NAMES.get(part.name, part.name) for part in fields(ProbeResult)), *BESIDES]
     assert found["scored_ms"] >= 0.0 < found["written_ms"]
     assert set(found["break_even"]) == {"100", "1000"}
-    noise = NoiseCache(cache / "hybrid-llm" / "models.json").read(BUNDLED_LOCAL, 0)
+    noise = NoiseCache(cache / "hybrid-llm" / "cache.json").read(BUNDLED_LOCAL, 0)
     assert (found["local_noise_nats"], found["local_noise_shift"]) == (noise.nats, noise.shift)
     assert 0.0 < noise.shift < noise.nats or not rounds_by_shape()  # of the bundled one
     assert [found[name] for name in MEMORY] == ["f16", 2 * 3 * 4 * 32 * 1024, 1024, 0, 4, []]
@@ -276,7 +275,7 @@ def test_the_json_object_holds_what_was_found_and_what_works(served, cache, name
     assert found["noise_nats"] <= tolerance().nats
     assert "exact" in found["policies"]["sampled"]
     assert "greedy-exact" not in found["policies"]["sampled"]
-    kept_now = kept(cache)["endpoints"]
+    kept_now = kept(cache)
     key = f"{served[name].url} {found['model']} {dialect} {Weights(BUNDLED_LOCAL).vocabulary_digest}"
     assert kept_now[key] == {k: v for k, v in found.items() if k not in BESIDES}
 
@@ -293,7 +292,7 @@ def test_a_probe_with_another_local_model_does_not_refuse_the_right_one(start_se
     with hybrid.open(local=alien, cloud=url, policy="greedy-exact", max_tokens=4) as client:
         assert client.generate("What is 47 + 86?").degraded is None
     assert json.loads(probe(url, "--json", "--local", alien).stdout)["same_words"] is True
-    assert len(kept(cache)["endpoints"]) == 2
+    assert len(kept(cache)) == 2
     assert "it is asked in that of alien.gguf" in probe(url, "--cloud-vocabulary", alien).stdout
 
 
@@ -303,7 +302,7 @@ def test_a_probe_of_one_dialect_says_nothing_of_another(served, cache):
     url = served["vllm"].url
     assert json.loads(probe(url, "--json").stdout)["most_k"] == 20
     assert json.loads(probe(url, "--json", "--dialect", "text-completions").stdout)["way"] is None
-    assert sorted(found["dialect"] for found in kept(cache)["endpoints"].values()) == ["text-completions", "vllm"]
+    assert sorted(found["dialect"] for found in kept(cache).values()) == ["text-completions", "vllm"]
 
 
 @pytest.mark.slow
@@ -395,6 +394,6 @@ def test_a_cache_that_cannot_be_written_is_no_failure(served, tmp_path, monkeypa
 
 
 def test_the_cache_of_these_tests_is_not_the_users():
-    from hybrid.settings.sources import findings_file
+    from hybrid.settings.sources import cache_file
 
-    assert Path(os.environ["XDG_CACHE_HOME"]) in findings_file().parents
+    assert Path(os.environ["XDG_CACHE_HOME"]) in cache_file().parents

@@ -34,7 +34,7 @@ HERE = "0123"  # a local vocabulary
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "cache" / "endpoints.json"
+    return tmp_path / "cache" / "cache.json"
 
 
 class Line:

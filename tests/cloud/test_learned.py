@@ -165,7 +165,7 @@ def test_a_stream_that_has_told_rows_and_then_none_says_nothing_of_streams():
 
 @each(("server", "dialect"), [(Server(most=5), Vllm(SETUP)), (Server(v1=True), VllmTokens(SETUP))], ids=["k", "V1"])
 def test_findings_that_a_refusal_contradicts_are_forgotten(tmp_path, server, dialect):
-    probe_cache = ProbeCache(tmp_path / "endpoints.json", "words")
+    probe_cache = ProbeCache(tmp_path / "cache.json", "words")
     probe_cache.write(ProbeResult(server.url, "m", dialect.name, rows=True, most_k=20, scoring_method="one request"))
     [told] = asked(endpoint(server, dialect, probe_cache), SCORE if server.v1 else CHECK)
     assert isinstance(told, Scores)
@@ -174,7 +174,7 @@ def test_findings_that_a_refusal_contradicts_are_forgotten(tmp_path, server, dia
 
 def test_what_was_paid_for_to_be_learned_is_kept_for_the_next_command(tmp_path):
     """A stream that was given up counts at its worst: once for an endpoint, not once for a process."""
-    probe_cache = ProbeCache(tmp_path / "endpoints.json", "words")
+    probe_cache = ProbeCache(tmp_path / "cache.json", "words")
     server = Server(lacks="streams")
     first, _ = asked(endpoint(server, Vllm(SETUP), probe_cache), WRITE, WRITE)
     assert first.trouble == "learned"

@@ -18,7 +18,8 @@ from hybrid.cloud.dialects.chat import Chat
 from hybrid.cloud.dialects.completions import Completions
 from hybrid.cloud.dialects.sglang import Sglang
 from hybrid.cloud.dialects.vllm import Vllm
-from hybrid.cloud.probe_result import VERSION, ChatDifference, ProbeCache, ProbeResult, apply_result, as_probe_result
+from hybrid.cloud.probe_result import ChatDifference, ProbeCache, ProbeResult, apply_result, as_probe_result
+from hybrid.store.json_store import VERSION
 
 KNOWN = ProbeResult(
     "http://there",
@@ -49,7 +50,19 @@ OTHER = replace(
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "cache" / "endpoints.json"
+    return tmp_path / "cache" / "cache.json"
+
+
+@pytest.fixture
+def before(path):
+    """The file that an earlier version had for endpoints alone."""
+    path.parent.mkdir()
+    return path.with_name("endpoints.json")
+
+
+def held(path):
+    """The entries of endpoints in the cache, by their keys."""
+    return {key.removeprefix("endpoints "): each for key, each in json.loads(path.read_text())["entries"].items()}
 
 
 def test_what_was_found_is_read_again_by_endpoint_and_model(path):
@@ -112,39 +125,39 @@ def test_on_a_file_system_without_locks_findings_are_kept(path, monkeypatch):
 
 
 @each("same_words", [True, None])
-def test_findings_of_an_earlier_version_are_believed_for_the_dialect_that_they_name(path, same_words):
+def test_findings_of_an_earlier_version_are_believed_for_the_dialect_that_they_name(path, before, same_words):
     known = replace(KNOWN, same_words=same_words)
-    written(path, {"version": VERSION, "endpoints": {"http://there m": known.to_json()}})
+    written(before, {"version": VERSION, "endpoints": {"http://there m": known.to_json()}})
     for vocabulary in (HERE, ELSEWHERE):
         assert ProbeCache(path, vocabulary).read(*WHERE) == known
         assert ProbeCache(path, vocabulary).read(KNOWN.url, "m", "vllm") is None
 
 
-def test_findings_of_an_earlier_version_that_met_another_vocabulary_are_found_out_anew(path):
+def test_findings_of_an_earlier_version_that_met_another_vocabulary_are_found_out_anew(path, before):
     """Nobody knows which local model that was; it may have been the bundled one."""
     known = replace(KNOWN, same_words=False, scoring_method=None)
-    written(path, {"version": VERSION, "endpoints": {"http://there m": known.to_json()}})
+    written(before, {"version": VERSION, "endpoints": {"http://there m": known.to_json()}})
     assert ProbeCache(path, HERE).read(*WHERE) is None
 
 
-def test_findings_of_an_earlier_version_stay_until_they_are_contradicted(path):
+def test_findings_of_an_earlier_version_stay_until_they_are_contradicted(path, before):
     old = {"http://there m": KNOWN.to_json(), "http://there n": OTHER.to_json(), "of a later one": {"a": 1}}
-    written(path, {"version": VERSION, "endpoints": old})
+    written(before, {"version": VERSION, "endpoints": old})
     newer = replace(KNOWN, most_k=5)
     probe_cache = ProbeCache(path, HERE)
     probe_cache.write(newer)
     assert (probe_cache.read(*WHERE), ProbeCache(path, ELSEWHERE).read(*WHERE)) == (newer, KNOWN)
-    assert json.loads(path.read_text())["endpoints"] == {**old, KEY: newer.to_json()}
+    assert held(path) == {**old, KEY: newer.to_json()}
+    assert not before.exists(), "what it held was moved"
     probe_cache.forget(*WHERE)
     assert probe_cache.read(*WHERE) is None
-    assert json.loads(path.read_text())["endpoints"].keys() == {"http://there n", "of a later one"}
+    assert held(path).keys() == {"http://there n", "of a later one"}
 
 
-def test_a_file_that_was_recorded_by_an_earlier_version_is_read_whole(path):
+def test_a_file_that_was_recorded_by_an_earlier_version_is_read_whole(path, before):
     """Written by ``hybrid probe`` of an earlier version; what it does not tell stays as the documents have it."""
-    path.parent.mkdir()
-    path.write_bytes((RECORDED / "endpoints_1.json").read_bytes())
-    [told] = json.loads(path.read_text())["endpoints"].values()
+    before.write_bytes((RECORDED / "endpoints_1.json").read_bytes())
+    [told] = json.loads(before.read_text())["endpoints"].values()
     found = ProbeCache(path, "21e4f4c0e5e118da").read("http://127.0.0.1:8220", "large", "vllm")
     later = ("streams", "hidden_mass", "token_route")
     assert found.to_json() == told | dict.fromkeys(later) | LATER
@@ -153,11 +166,10 @@ def test_a_file_that_was_recorded_by_an_earlier_version_is_read_whole(path):
         assert (can.scoring_method, can.rows, can.most_k, can.streams) == ("one request", True, 20, streams)
 
 
-def test_a_file_of_0_1_0_names_its_scoring_methods_as_was_done_then_and_is_read_as_before(path):
+def test_a_file_of_0_1_0_names_its_scoring_methods_as_was_done_then_and_is_read_as_before(path, before):
     """Its writer called the field ``way``, and two of its values replay and compare; the keys are still these."""
-    path.parent.mkdir()
-    path.write_bytes((RECORDED / "endpoints_0_1_0.json").read_bytes())
-    cache, told = ProbeCache(path, "0123abcd"), json.loads(path.read_text())["endpoints"].values()
+    before.write_bytes((RECORDED / "endpoints_0_1_0.json").read_bytes())
+    cache, told = ProbeCache(path, "0123abcd"), json.loads(before.read_text())["endpoints"].values()
     found = [cache.read(entry["url"], entry["model"], entry["dialect"]) for entry in told]
     assert [result.scoring_method for result in found] == ["forced", "generate", "one request", None]
     assert [list(result.scoring_methods) for result in found] == [
@@ -249,17 +261,20 @@ ENTRY = {KEY: KNOWN.to_json()}
     ],
     ids=range(15),
 )
-def test_a_file_that_cannot_be_believed_is_no_findings_and_is_written_over(path, kept):
-    written(path, kept)
-    probe_cache = ProbeCache(path, HERE)
-    assert probe_cache.read(*WHERE) is None
-    assert probe_cache.write(KNOWN)
-    assert probe_cache.read(*WHERE) == KNOWN
+def test_a_file_that_cannot_be_believed_is_no_findings_and_is_written_over(path, before, kept):
+    """The cache, and the file that an earlier version had in its place."""
+    for file in (before, path):
+        path.unlink(missing_ok=True)
+        written(file, kept)
+        probe_cache = ProbeCache(path, HERE)
+        assert probe_cache.read(*WHERE) is None
+        assert probe_cache.write(KNOWN)
+        assert probe_cache.read(*WHERE) == KNOWN
 
 
 def test_a_file_that_cannot_be_written_is_no_failure_and_leaves_nothing_but_a_lock(tmp_path):
     (tmp_path / "file").write_text("")
-    assert not ProbeCache(tmp_path / "file" / "endpoints.json", HERE).write(KNOWN)
+    assert not ProbeCache(tmp_path / "file" / "cache.json", HERE).write(KNOWN)
     (tmp_path / "folder").mkdir()
     assert not ProbeCache(tmp_path / "folder", HERE).write(KNOWN)
     assert ProbeCache(tmp_path / "folder", HERE).read(*WHERE) is None

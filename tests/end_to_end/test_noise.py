@@ -12,7 +12,7 @@ from hybrid.cloud.probe_result import ProbeCache, ProbeResult
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import LocalNoise, NoiseCache
 from hybrid.prob import UNMEASURED
-from hybrid.settings.sources import findings_file, models_file
+from hybrid.settings.sources import cache_file
 
 # The bundled models part by 0.13 nats at one of its tokens.
 QUESTION = "Give 1978-04-24 07:12 in words."
@@ -32,7 +32,7 @@ def ask(url, **choices):
 def found(stub, noise):
     """Keep what a probe would have found of the server, with this noise."""
     known = ProbeResult(stub.url, "large", "vllm", rows=True, scoring_method="one request", most_k=20, noise_nats=noise)
-    ProbeCache(findings_file(), Weights(BUNDLED_LOCAL).vocabulary_digest).write(known)
+    ProbeCache(cache_file(), Weights(BUNDLED_LOCAL).vocabulary_digest).write(known)
 
 
 def noise_of(answer):
@@ -71,15 +71,15 @@ def test_a_large_noise_at_the_endpoint_changes_a_verdict_and_none_at_threshold_0
 
 def test_what_was_measured_of_the_local_model_is_read_before_it_is_measured_again(stub, caches):
     found(stub, 0.0)
-    NoiseCache(models_file()).write(BUNDLED_LOCAL, 0, LocalNoise(0.75))
+    NoiseCache(cache_file()).write(BUNDLED_LOCAL, 0, LocalNoise(0.75))
     assert noise_of(ask(stub.url)) == (0.75, 0.75)
-    NoiseCache(models_file()).write(BUNDLED_LOCAL, 1, LocalNoise(0.25))
+    NoiseCache(cache_file()).write(BUNDLED_LOCAL, 1, LocalNoise(0.25))
     assert noise_of(ask(stub.url)) == (0.75, 0.75)  # on a GPU it is another
-    NoiseCache(models_file()).write(BUNDLED_LOCAL, 0, LocalNoise(0.75, 0.5))
+    NoiseCache(cache_file()).write(BUNDLED_LOCAL, 0, LocalNoise(0.75, 0.5))
     least, most = noise_of(ask(stub.url))
     assert noise_of(ask(stub.url, gpu_layers=0)) == (least, most), "unset is 0 where there is no GPU"
     assert noise_of(ask(stub.url, kv_type="bf16"))[1] < 0.75, "another cache reads a text in another way"
-    NoiseCache(models_file()).write(BUNDLED_LOCAL, 0, LocalNoise(0.6, 0.5), "bf16")
+    NoiseCache(cache_file()).write(BUNDLED_LOCAL, 0, LocalNoise(0.6, 0.5), "bf16")
     assert noise_of(ask(stub.url, kv_type="bf16"))[1] == 0.6
     assert least < 0.46 <= most <= 0.75  # half a root at most counts as 0.45, where a KL is not too large for it
 

@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 import hybrid
 from hybrid.cli import app
-from hybrid.settings.sources import models_file
+from hybrid.settings.sources import cache_file
+from hybrid.store.json_store import JsonStore
 
 QUESTION = "Why is the sky blue?"
 
@@ -59,13 +60,13 @@ def test_a_command_and_a_variable_name_it(real_model, monkeypatch):
 
 @pytest.mark.slow
 def test_a_named_cloud_is_probed_and_nothing_is_kept_of_its_address(real_model):
-    kept = models_file().with_name("endpoints.json")
-    before = kept.read_bytes() if kept.exists() else None  # other tests of this process may have written it
+    kept = JsonStore(cache_file(), "endpoints")
+    before = kept.read_entries()  # other tests of this process may have written some
     done = CliRunner().invoke(app, ["probe", "real", "--local", "real:d2", "--json"])
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["dialect"], found["same_words"], found["model"]) == ("vllm", True, "SmolLM2-135M-Instruct.Q4_1")
-    assert (kept.read_bytes() if kept.exists() else None) == before
+    assert kept.read_entries() == before
 
 
 @pytest.fixture(scope="module")

@@ -90,7 +90,7 @@ def test_a_local_model_of_another_vocabulary_is_refused(real):
 
 def test_the_probe_finds_what_the_server_can_do(real, tmp_path, monkeypatch):
     """By asking alone, in 600 tokens at most; what it found is believed by the next client."""
-    monkeypatch.setattr("hybrid.assemble.reaching.findings_file", lambda: tmp_path / "endpoints.json")
+    monkeypatch.setattr("hybrid.assemble.reaching.cache_file", lambda: tmp_path / "cache.json")
     probed = asyncio.run(hybrid.assemble.probe(lambda _: None, cloud=real.url, price="free"))
     found, can = probed.findings, probed.can
     exact = real.family == "llama-server"
@@ -107,7 +107,7 @@ def test_the_probe_finds_what_the_server_can_do(real, tmp_path, monkeypatch):
     assert ("ids" in can.abilities) is exact
     with hybrid.open(local="small", cloud=real.url, price="free", policy="kl") as client:
         assert client.generate(QUESTIONS[0], max_tokens=8).degraded is None
-    assert json.loads((tmp_path / "endpoints.json").read_text())["endpoints"]
+    assert json.loads((tmp_path / "cache.json").read_text())["entries"]
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ def test_it_is_known_by_what_it_serves(gateway, oracles, driver):
 
 @pytest.mark.parametrize(("server", "driver"), WAYS)
 def test_the_probe_finds_that_whole_answers_have_what_streams_lack(gateway, tmp_path, monkeypatch, server, driver):
-    monkeypatch.setattr("hybrid.assemble.reaching.findings_file", lambda: tmp_path / "endpoints.json")
+    monkeypatch.setattr("hybrid.assemble.reaching.cache_file", lambda: tmp_path / "cache.json")
     choices = named(server, driver)
     probed = asyncio.run(hybrid.assemble.probe(lambda _: None, cloud=gateway, price="free", **choices))
     found, can = probed.findings, probed.can

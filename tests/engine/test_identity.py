@@ -72,7 +72,7 @@ def test_where_a_file_lies_and_what_it_is_called_change_nothing(model, tmp_path)
 
 def test_a_file_that_did_not_change_is_read_once(model, tmp_path, read):
     settle(model)
-    cache = tmp_path / "cache" / "identities.json"
+    cache = tmp_path / "cache" / "cache.json"
     first = identify(model, cache)
     assert (identify(model, cache), len(read)) == (first, 1)
     assert identify(model) == first
@@ -82,7 +82,7 @@ def test_a_file_that_did_not_change_is_read_once(model, tmp_path, read):
 @pytest.mark.parametrize("what", ["time", "size", "inode", "path"])
 def test_whatever_differs_of_a_file_it_is_read_again(model, tmp_path, read, what):
     settle(model)
-    cache = tmp_path / "identities.json"
+    cache = tmp_path / "cache.json"
     before = identify(model, cache)
     raw = model.read_bytes()
     changed = raw[:-1] + bytes([raw[-1] ^ 1])
@@ -105,7 +105,7 @@ def test_whatever_differs_of_a_file_it_is_read_again(model, tmp_path, read, what
 def test_what_was_written_a_moment_ago_is_not_remembered(model, tmp_path):
     """It may be written again within the same tick, with the same size, time and inode."""
     model.write_bytes(raw := model.read_bytes())
-    cache = tmp_path / "identities.json"
+    cache = tmp_path / "cache.json"
     before, stat = identify(model, cache), model.stat()
     model.write_bytes(raw[:-1] + b"\xff")
     os.utime(model, ns=(stat.st_atime_ns, stat.st_mtime_ns))
@@ -114,8 +114,8 @@ def test_what_was_written_a_moment_ago_is_not_remembered(model, tmp_path):
 
 def test_entries_of_another_shape_are_nothing_and_the_file_stays_small(model, tmp_path, read):
     settle(model)
-    cache = tmp_path / "identities.json"
-    store = JsonStore(cache, "identities", identity.VERSION)
+    cache = tmp_path / "cache.json"
+    store = JsonStore(cache, "identities")
     store.change(lambda _: {str(model.resolve()): ["x"], **{str(n): ["0" * 32] for n in range(MOST_FILES)}})
     first = identify(model, cache)
     assert (identify(model, cache), len(read)) == (first, 1)

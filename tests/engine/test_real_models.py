@@ -207,7 +207,7 @@ def test_a_model_is_built_once_and_told(package, built):
         f"comparing {room.FILE} with its published SHA-256",
         "building real:q3 (rounded to 3 bits: little worse)",
     ]
-    assert cached(package) == ["SmolLM2-135M-Instruct.q3.gguf", "files.json"]
+    assert cached(package) == ["SmolLM2-135M-Instruct.q3.gguf", "cache.json"]
 
 
 def test_nothing_is_built_to_see_what_there_is(package, built):
@@ -228,7 +228,7 @@ def test_a_file_that_is_not_what_was_built_is_built_again(package, built, harm, 
     elif harm == "gone":
         path.unlink()
     elif harm == "forgotten":
-        (path.parent / "files.json").write_text("{")
+        (path.parents[1] / "cache.json").write_text("{")
     else:
         monkeypatch.setattr(room.ll, "__version__", "0.0.0")
     assert model_file("real:d2") == path
@@ -257,7 +257,7 @@ def test_a_build_that_fails_leaves_nothing(package, monkeypatch):
             patch.setattr(room, "quantise", broken)
             with pytest.raises(error):
                 model_file("real:d2")
-        assert cached(package) == ["files.json"], "which holds the published file's hash"
+        assert cached(package) == ["cache.json"], "which holds the published file's hash"
 
 
 def child(package, program, **limits):
@@ -288,7 +288,7 @@ room.model_file("real:d2")
     path = model_file("real:d2")
     assert built == {"real:d2": 1}
     assert read_header(path).values["llama.block_count"] == 2
-    assert cached(package) == ["SmolLM2-135M-Instruct.d2.gguf", "files.json"]
+    assert cached(package) == ["SmolLM2-135M-Instruct.d2.gguf", "cache.json"]
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(package):
@@ -307,7 +307,7 @@ except EngineError as error:
     assert done.stdout.startswith("llama.cpp cannot build real:d2 in "), done
     assert len(done.stdout.splitlines()) == 1
     assert done.stderr == ""
-    assert cached(package) == ["files.json"]
+    assert cached(package) == ["cache.json"]
 
 
 def test_a_cache_that_cannot_be_written_is_one_sentence(package):

@@ -182,7 +182,7 @@ def test_an_adapter_and_a_projector_are_no_models(whole, tmp_path):
 def test_a_split_model_is_identified_by_all_of_its_files(parts, tmp_path):
     seen = {identify(parts[0]), identify(SMALL)}
     assert {identify(part) for part in parts} == {identify(parts[0])}
-    cache = tmp_path / "identities.json"
+    cache = tmp_path / "cache.json"
     for number, part in each_of(enumerate(parts)):
         before = part.read_bytes()
         assert identify(parts[1], cache) == identify(parts[0])

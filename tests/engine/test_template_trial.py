@@ -66,7 +66,7 @@ def test_what_takes_too_much_is_refused_by_its_files_name_and_not_tried_again(st
 def test_a_process_that_cannot_be_started_is_no_verdict(started, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
     template_trial.check_template(ENDLESS, "tiny.gguf")
-    assert not (tmp_path / "templates.json").exists()
+    assert not (tmp_path / "cache.json").exists()
 
 
 def test_a_long_template_is_refused_without_a_process(started):
@@ -87,7 +87,7 @@ def test_whoever_leaves_ends_the_child_and_the_next_one_tries_again(started, mon
         local_models._open_context(weights, 0, 1, lambda: True)
     weights.close()
     assert [child.poll() for child in children] == [-signal.SIGKILL] * 2
-    assert not (tmp_path / "templates.json").exists()
+    assert not (tmp_path / "cache.json").exists()
 
 
 TAKES_MUCH = """

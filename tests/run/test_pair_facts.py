@@ -19,7 +19,7 @@ TIMED = ProbeResult(URL, "big", "vllm", written_ms=20.0, scored_ms=1.0, check_ms
 
 @pytest.fixture
 def probes(tmp_path):
-    return ProbeCache(tmp_path / "endpoints.json", "words")
+    return ProbeCache(tmp_path / "cache.json", "words")
 
 
 def test_the_last_probe_of_this_model_at_this_endpoint_tells_the_times(probes):

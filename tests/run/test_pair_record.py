@@ -27,7 +27,7 @@ JUDGE = "kl:0.5"
 
 @pytest.fixture
 def record(tmp_path):
-    return PairRecord(tmp_path / "state" / "pairs.json", "digest", "http://there")
+    return PairRecord(tmp_path / "state" / "counts.json", "digest", "http://there")
 
 
 def observed(h, record):
@@ -70,8 +70,8 @@ def test_an_answer_without_a_check_shows_nothing(house, run, record, policy):
 def test_no_text_is_kept_and_nobody_else_may_read_it(house, run, record):
     """What was asked and answered is nobody's business, and neither is with whom."""
     run(gather(observed(house(), record)))
-    [[key, judges]] = json.loads(record.path.read_text())["pairs"].items()
-    assert key == "digest http://there scripted"
+    [[key, judges]] = json.loads(record.path.read_text())["entries"].items()
+    assert key == "pairs digest http://there scripted"
     assert [(name, len(counts)) for name, counts in judges.items()] == [(JUDGE, 2)]
     assert record.path.stat().st_mode & 0o777 == 0o600
 
@@ -126,7 +126,7 @@ def test_an_entry_of_another_shape_is_nothing(record, entry):
 
 def test_a_file_that_cannot_be_written_is_no_failure(house, run, tmp_path):
     (tmp_path / "file").write_text("")
-    unwritable = PairRecord(tmp_path / "file" / "pairs.json", "digest", "http://there")
+    unwritable = PairRecord(tmp_path / "file" / "counts.json", "digest", "http://there")
     answer = run(gather(observed(house(), unwritable)))[-1].answer
     assert answer.degraded is None
 

@@ -75,7 +75,7 @@ def kinds(events, *wanted):
 
 def test_what_is_judged_counts_under_the_judge_that_the_planner_brought(house, run, tmp_path):
     """Not under the one that the policy has before it is bound to a question."""
-    record = PairRecord(tmp_path / "pairs.json", "digest", "http://there")
+    record = PairRecord(tmp_path / "counts.json", "digest", "http://there")
     score = ToyScore((0.5,) * LENGTH, judge="kl:0.25")
     built = planned(house, Scripted(script=plan_of("check"), seen=[], score=score))
     built.client._memory.pair = PairObserver(record)

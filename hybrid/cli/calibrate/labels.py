@@ -26,7 +26,7 @@ from hybrid.pairs.calibrations import calibration_for, forget_calibrations, is_s
 from hybrid.run import AsyncClient
 from hybrid.settings.config import AnswerChoices, Settings
 from hybrid.settings.names import NAMED
-from hybrid.settings.sources import identities_file, scores_folder
+from hybrid.settings.sources import cache_file, scores_folder
 from hybrid.spend import AskPrices, Price, as_usd, endpoint_id, usd_to_nanousd
 from hybrid.tasks import TaskFamily
 from hybrid.tune.buying import (
@@ -253,7 +253,7 @@ def _identity(settings: Settings) -> str:
 
 
 def _identity_of(model: Path) -> str:
-    return identify(model_file(model), identities_file())
+    return identify(model_file(model), cache_file())
 
 
 def _endpoint(settings: Settings) -> str:
