@@ -11,10 +11,8 @@ import pytest
 from cases import each, each_of
 from damaged_files import mutant
 
-from hybrid.defer.state import PairState
 from hybrid.errors import UsageError
-from hybrid.pairs import calibrations
-from hybrid.pairs.calibrations import calibration_for, scores_folder
+from hybrid.pairs.store import PairStore, calibration_for
 from hybrid.partitions.partition_file import PartitionFile, read_partition_file
 from hybrid.spend.price_file import PriceFile
 from hybrid.store.json_store import JsonStore
@@ -59,11 +57,11 @@ def test_kept_files_that_are_none_hold_nothing(tmp_path_factory, monkeypatch, ki
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
     UNREADABLE[kind](state / "kept.json")
     assert JsonStore(state / "kept.json", "entries").read_entries() == {}
-    pair = PairState(state, "local", "cloud", "kl:0.7")
-    UNREADABLE[kind](pair.path)
-    assert "is not used" in pair.read().note
-    scores_folder().mkdir(parents=True)
-    UNREADABLE[kind](scores_folder() / f"{calibrations._pair('local', 'cloud')}-kl{calibrations.SUFFIX}")
+    pair = PairStore("local", "cloud")
+    for lines in (pair.outcomes, pair.calibrations):
+        lines.path.parent.mkdir(parents=True, exist_ok=True)
+        UNREADABLE[kind](lines.path)
+    assert "is not used" in pair.learned("kl:0.7")[1]
     assert calibration_for("local", "cloud") is None
 
 

@@ -21,15 +21,15 @@ from typer.testing import CliRunner
 import hybrid
 from hybrid.cli import app
 from hybrid.cloud.probe_result import ProbeCache, ProbeResult
-from hybrid.defer import Calibration, DraftOutcome, PairState
+from hybrid.defer import Calibration, DraftOutcome
 from hybrid.defer.online import OnlineLearner
 from hybrid.engine import template_trial
 from hybrid.engine.identity import identify
 from hybrid.engine.model_check import read_facts
 from hybrid.errors import UsageError
-from hybrid.pairs.calibrations import SHIPPED, SUFFIX, keep_calibration
 from hybrid.pairs.knowledge import read_knowledge
 from hybrid.pairs.profile import JudgedTokens, PairRecord
+from hybrid.pairs.store import SHIPPED, PairStore, keep_calibration
 from hybrid.run.experts import ExpertRecord
 from hybrid.run.replay import replay
 from hybrid.run.replay_trace import MissingRow
@@ -255,28 +255,31 @@ def test_a_damaged_cache_of_templates_holds_verdicts_of_a_line(tmp_path, monkeyp
 # ---- what was learned and bought -------------------------------------------------------------------------------------
 
 
-def test_a_damaged_file_of_what_was_learned_is_learned_from_or_told_and_put_aside(tmp_path):
+def test_a_damaged_file_of_what_was_learned_is_learned_from_or_told_and_put_aside(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     calibration = Calibration.from_json(json.loads((SHIPPED / "bundled.json").read_text()))
-    state, counts = PairState(tmp_path, "local", "cloud", calibration.judge), Counter()
+    state, counts, judge = PairStore("local", "cloud"), Counter(), calibration.judge
     numbers = tuple(n / 3 for n in range(15))
     outcomes = [
         DraftOutcome(0.3, 1 / 3, True, 0.05, down, "block", (3, 70), numbers, 0.7, cost)
         for cost, down in enumerate([True, False])
     ]
-    state.add(outcomes)
-    whole = state.path.read_bytes()
+    for each_outcome in outcomes:
+        state.add(judge, [each_outcome])
+    path = state.outcomes.path
+    whole = path.read_bytes()
     for number in each_of(range(NUM)):
-        what, raw = mutant(whole, SEED, number)
-        state.path.write_bytes(raw)
-        kept = state.read()
+        what, raw = mutant(whole, SEED, number, "json lines")
+        path.write_bytes(raw)
+        kept, note = state.learned(judge)
         OnlineLearner(calibration.score, kept.outcomes, calibration).add(outcomes)
-        assert state.add(outcomes), what
-        assert len(state.read().outcomes) == len(kept.outcomes) + 2, what
-        aside = [each.read_bytes() for each in tmp_path.glob("*.aside")]
-        assert aside == ([] if kept.note is None else [raw]), what
-        for each_aside in tmp_path.glob("*.aside"):
+        assert state.add(judge, outcomes), what
+        assert len(state.learned(judge)[0].outcomes) == len(kept.outcomes) + 2, what
+        aside = [each.read_bytes() for each in path.parent.glob("*.aside")]
+        assert aside == ([] if note is None else [raw]), what
+        for each_aside in path.parent.glob("*.aside"):
             each_aside.unlink()
-        counts[kept.note is None] += 1
+        counts[note is None] += 1
     assert min(counts.values()) > NUM / 20, counts
 
 
@@ -301,7 +304,6 @@ def test_a_damaged_calibration_of_ones_own_is_told_and_put_aside_where_another_t
     keep_calibration(own)
     assert path.read_bytes() == whole
     assert path.with_name(f"{path.name}.1.aside").read_bytes() == whole[:-9]
-    assert SUFFIX in path.name
 
 
 # ---- price files and traces, which a user names ----------------------------------------------------------------------

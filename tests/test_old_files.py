@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -17,9 +18,10 @@ from hybrid.engine import template_trial
 from hybrid.engine.identity import identify
 from hybrid.engine.noise import LocalNoise, NoiseCache
 from hybrid.pairs.profile import JudgedTokens, PairRecord
+from hybrid.pairs.store import MeasuredBill, PairStore, calibration_for, keep_calibration
 from hybrid.run.experts import ExpertRecord
 from hybrid.settings.names import MODELS
-from hybrid.settings.sources import cache_file, counts_file
+from hybrid.settings.sources import cache_file, counts_file, scores_folder
 from hybrid.store.json_store import JsonStore
 
 OLD = Path(__file__).parent / "old_files"
@@ -32,6 +34,8 @@ def home(tmp_path, monkeypatch):
     for kind in ("state", "cache"):
         monkeypatch.setenv(f"XDG_{kind.upper()}_HOME", str(tmp_path / kind))
         shutil.copytree(OLD / kind, tmp_path / kind / "hybrid-llm")
+    for second, end in enumerate(("kl-0.7", "kl-0.2", "kl-0.7-critic-c1")):  # the order in which they were kept
+        os.utime(scores_folder() / f"ee5958b5765ef3d8-{end}.calibration.json", (second, second))
 
 
 def entries(name):
@@ -102,3 +106,70 @@ def test_a_damaged_file_of_before_is_told_used_as_far_as_it_goes_and_put_aside()
     assert record.damage is None
     assert record.models() == ["org/other model", "large"]
     assert old.with_name("pairs.json.1.aside").read_text() == damaged
+
+
+def worths(store):
+    """The user's own calibrations in force, the newest first, by what each of them has as its worth."""
+    return [each.worth for each in store.in_force()]
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_calibrations_are_read_in_force_as_they_were_and_all_of_them_are_moved(moved):
+    """Of kl:0.7 the first was replaced, the second is in force, the third was taken back; one has a critic."""
+    store, other = PairStore(LOCAL, "large"), PairStore(LOCAL, "other")
+    if moved:
+        keep_calibration(calibration_for(LOCAL, "large", "kl:0.2"))
+        store = PairStore(LOCAL, "large")
+        assert not [*scores_folder().glob("ee5958b5765ef3d8-*.calibration.json*")]
+        assert worths(store) == [4.0, 5.0, 2.0]
+        assert store.calibrations.read()[1] == []
+    else:
+        assert worths(store) == [5.0, 4.0, 2.0]
+    assert calibration_for(LOCAL, "large", "kl:0.7").worth == 2.0
+    assert calibration_for(LOCAL, "large", critic="c1").worth == 5.0
+    for left in ([5.0, 2.0], [5.0, 1.0], [5.0]):
+        assert store.take_back()
+        assert worths(store) == left
+    assert store.take_back()
+    assert sorted(worths(store)) == [3.0, 4.0, 5.0], "what was taken back comes again"
+    assert worths(other) == [6.0]
+    assert other.forget() == (1, 1)
+    assert worths(PairStore(LOCAL, "other")) == []
+
+
+def test_what_was_learned_is_read_under_each_judge_and_moved():
+    for moved in (False, True):
+        store = PairStore(LOCAL, "large")
+        for judge, costs in (("kl:0.7", [1, 2]), ("kl:0.2", [3])):
+            found, note = store.learned(judge)
+            assert note is None
+            assert [round(each.whole_cost) for each in found.outcomes] == costs
+            assert found.measured == MeasuredBill(3, 10, 1)
+        assert store.add("kl:0.5", [])
+        assert bool([*scores_folder().glob("ee5958b5765ef3d8-*.learned.json")]) is False, moved
+    found, _ = PairStore(LOCAL, "other").learned("kl:0.7")
+    assert [round(each.whole_cost) for each in found.outcomes] == [4, 5]
+    assert found.measured == MeasuredBill(7, 20, 2)
+
+
+def test_what_stands_in_both_counts_once():
+    """A process that is killed after it has moved the old files, and before it removes them."""
+    old = {path: path.read_bytes() for path in scores_folder().glob("ee5958b5765ef3d8-*")}
+    PairStore(LOCAL, "large").add("kl:0.7", [])
+    keep_calibration(calibration_for(LOCAL, "large", "kl:0.2"))
+    for path, raw in old.items():
+        path.write_bytes(raw)
+    store = PairStore(LOCAL, "large")
+    assert [round(each.whole_cost) for each in store.learned("kl:0.7")[0].outcomes] == [1, 2]
+    assert worths(store) == [4.0, 5.0, 2.0]
+
+
+def test_an_old_file_that_is_damaged_is_told_and_put_aside_and_the_others_are_moved():
+    old = next(scores_folder().glob("ee5958b5765ef3d8-kl-0-7-*.learned.json"))
+    old.write_bytes(damaged := old.read_bytes()[:-9])
+    store = PairStore(LOCAL, "large")
+    assert str(old) in store.learned("kl:0.7")[1]
+    assert store.add("kl:0.7", [])
+    assert store.learned("kl:0.7")[1] is None
+    assert len(store.learned("kl:0.2")[0].outcomes) == 1
+    assert old.with_name(f"{old.name}.1.aside").read_bytes() == damaged

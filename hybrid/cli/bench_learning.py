@@ -60,7 +60,7 @@ def shipped_calibration(threshold: float, local: Path | None = None, critic: str
     """
     from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL  # noqa: PLC0415
     from hybrid.engine.identity import identify  # noqa: PLC0415
-    from hybrid.pairs.calibrations import calibration_for  # noqa: PLC0415
+    from hybrid.pairs.store import calibration_for  # noqa: PLC0415
 
     judge = f"kl:{threshold:g}"
     own = identify(local or BUNDLED_LOCAL)

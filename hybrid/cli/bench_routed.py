@@ -136,7 +136,7 @@ def real_calibration(local: str, cloud: str, model: Path) -> Calibration:
     """Return the shipped calibration of a pair. Raises UsageError where this llama.cpp made another model."""
     from hybrid.engine.identity import identify  # noqa: PLC0415
     from hybrid.engine.real_models import model_file  # noqa: PLC0415
-    from hybrid.pairs.calibrations import calibration_for  # noqa: PLC0415
+    from hybrid.pairs.store import calibration_for  # noqa: PLC0415
 
     found = calibration_for(identify(model), model_file(cloud).stem, shipped_only=True)
     if found is None:

@@ -25,7 +25,6 @@ from hybrid.defer.score import (
     ScoreOver,
 )
 from hybrid.defer.signals import STATISTICS, CriticNumbers, DraftSignals, mean_surprise, statistics
-from hybrid.defer.state import KeptOutcomes, PairState, forget_outcomes
 from hybrid.defer.words import BUCKETS, NOTHING_FAMILIAR, Familiarity, NearestByWord, word_buckets
 
 __all__ = [
@@ -47,7 +46,6 @@ __all__ = [
     "DraftSignals",
     "Familiarity",
     "Forecast",
-    "KeptOutcomes",
     "KeptScore",
     "LabelledDraft",
     "LabelledQuestion",
@@ -55,14 +53,12 @@ __all__ = [
     "LossKind",
     "NearestByWord",
     "OnlineLearner",
-    "PairState",
     "PriorScore",
     "QuestionForecast",
     "RoutedQuestions",
     "Score",
     "ScoreOver",
     "floor_coin",
-    "forget_outcomes",
     "mean_surprise",
     "score_from_json",
     "score_to_json",

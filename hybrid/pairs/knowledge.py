@@ -17,13 +17,11 @@ import numpy as np
 from hybrid.defer import DEFAULT_JUDGE, Calibration, DraftSignals, PriorScore, Score
 from hybrid.defer.online import OnlineLearner
 from hybrid.defer.outcome import DraftOutcome, DraftPlace
-from hybrid.defer.state import KeptOutcomes, MeasuredBill, PairState
 from hybrid.errors import UsageError
-from hybrid.pairs.calibrations import calibration_for, damaged_calibrations, outranked
+from hybrid.pairs.store import MeasuredBill, PairStore, calibration_for, outranked
 from hybrid.policy.planning import Planner
 from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
 from hybrid.record.events import Event, Finished, Planned, SpanJudged, TokenEmitted
-from hybrid.settings.sources import scores_folder
 from hybrid.types import Divergence
 
 # What came of an answer's drafts, heard from its events: records from which the next answers are decided better.
@@ -166,16 +164,18 @@ UNWRITTEN = "what was learned of this pair of models could not be written: the n
 
 @dataclass
 class PairKnowledge:
-    """One pair under one judge. ``base``: the score as it was fitted once; ``state`` None: nothing is kept on disk.
+    """One pair under one judge. ``base``: the score as it was fitted once; ``store`` None: nothing is kept on disk.
 
-    ``standing``: what is told with every answer. ``other``: a calibration of the pair for another judge.
-    ``measured``: what answers of the pair took so far, of those that were learned from.
+    ``judged``: the name under which it is learned. ``standing``: what is told with every answer. ``other``: a
+    calibration of the pair for another judge. ``measured``: what answers of the pair took so far, of those that were
+    learned from.
     """
 
     base: Score
     learner: OnlineLearner
     calibration: Calibration | None = None
-    state: PairState | None = None
+    store: PairStore | None = None
+    judged: str = ""
     standing: tuple[str, ...] = ()
     other: Calibration | None = None
     measured: MeasuredBill = MeasuredBill()  # noqa: RUF009  (frozen)
@@ -235,10 +235,9 @@ class PairKnowledge:
             said = await asyncio.to_thread(self.learner.add, outcomes)
             self.measured += listener.measured
         self._untold += said
-        if self.state is not None:
-            write = asyncio.get_running_loop().run_in_executor(
-                None, partial(self.state.add, outcomes, listener.measured)
-            )
+        if self.store is not None:
+            add = partial(self.store.add, self.judged, outcomes, listener.measured)
+            write = asyncio.get_running_loop().run_in_executor(None, add)
             self._writes.add(write)
             write.add_done_callback(self._written)
 
@@ -279,18 +278,19 @@ def read_knowledge(
         standing = (f"this pair was calibrated for {other.judge}, and nothing is known of it under {judge}",)
     if calibration is not None and (shipped := outranked(calibration, judge)) is not None:
         standing = (FEWER.format(own=len(calibration.questions), shipped=len(shipped.questions)),)
-    damaged = () if shipped_only else damaged_calibrations(local, cloud)
-    standing += tuple(DAMAGED.format(path=path) for path in damaged)
     if critic is not None and base.critic is None:
         standing += (UNREAD,)
-    state, kept = None, KeptOutcomes()
     # What one score told is nothing to learn another's correction from.
     judged = base.judge if base.critic is None else f"{base.judge} critic:{base.critic}"
-    with contextlib.suppress(UsageError):  # no home to keep files in
-        state = None if shipped_only else PairState(scores_folder(), local, cloud, judged)
-        kept = state.read() if state else kept
-    learner, untold = OnlineLearner(base, kept.outcomes, calibration), [kept.note] if kept.note else []
-    return PairKnowledge(base, learner, calibration, state, standing, other, kept.measured, untold)
+    if not shipped_only:
+        with contextlib.suppress(UsageError):  # no home to keep files in
+            store = PairStore(local, cloud)
+            standing += tuple(DAMAGED.format(path=path) for path in store.calibrations.read()[1])
+            kept, note = store.learned(judged)
+            learner = OnlineLearner(base, kept.outcomes, calibration)
+            untold = [] if note is None else [note]
+            return PairKnowledge(base, learner, calibration, store, judged, standing, other, kept.measured, untold)
+    return PairKnowledge(base, OnlineLearner(base, (), calibration), calibration, standing=standing, other=other)
 
 
 def _said_of_bill(measured: MeasuredBill) -> str:

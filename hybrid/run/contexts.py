@@ -18,7 +18,7 @@ from functools import lru_cache
 from hybrid.defer import CriticNumbers, Familiarity
 from hybrid.engine import MEND_CONTEXT, ContextPool, Cursor, CursorContext, Engine, Interrupted, IsCancelled, Worker
 from hybrid.errors import ContextOverflow, UsageError
-from hybrid.pairs.calibrations import SHIPPED
+from hybrid.pairs.store import SHIPPED
 from hybrid.partitions.partition_file import no_partition
 from hybrid.policy import Policy
 from hybrid.policy.concepts import Concepts

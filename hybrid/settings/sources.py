@@ -96,8 +96,13 @@ def counts_file() -> Path:
     return home_folder(user_state_path) / "counts.json"
 
 
+def pairs_folder() -> Path:
+    """Return the folder of what is known and learned of pairs, a folder each. Raises UsageError without a home."""
+    return home_folder(user_state_path) / "pairs"
+
+
 def scores_folder() -> Path:
-    """Return the folder that keeps what is known and learned of when asking pays. Raises UsageError without a home."""
+    """Return the folder of labels, and of what earlier versions kept of pairs. Raises UsageError without a home."""
     return home_folder(user_state_path) / "scores"
 
 

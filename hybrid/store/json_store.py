@@ -1,10 +1,13 @@
-"""Entries kept on disk between runs, by name: one JSON file of several sections that many processes read and change.
+"""Kept on disk between runs, for many processes at once: entries by name, and lines that are added.
 
-The law: a change of one entry keeps all others, however many processes change entries at once
+The law of entries: a change of one entry keeps all others, however many processes change entries at once
 (``tests/cloud/test_probe_result.py``). Of a file that cannot be read, or not whole, what can be is used, ``damage``
 says so, and the next change puts the old file aside; an entry has a checksum, and one digit that turned into another is
 seen (``tests/test_kept_files.py``). One that cannot be written is no failure. Before there was one file, each section
 had its own, some without checksums: it is read, and the next change of the section moves its entries over.
+
+The law of lines (``tests/defer/test_state.py``): what several processes add at once is all there; a process that is
+killed while it adds one loses that line and no other.
 """
 
 from __future__ import annotations
@@ -14,13 +17,13 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from hybrid.errors import UsageError
-from hybrid.store.files import file_lock, make_folder, replace, replace_content
+from hybrid.store.files import file_lock, make_folder, owners, replace, replace_content
 from hybrid.store.line_file import read_regular
 
 VERSION = 1
@@ -30,6 +33,7 @@ POLL_S = 0.002
 # A file changed so lately may change again within the same tick of its clock (as git's index minds it).
 SETTLED_NS = 2 * 10**9
 _ENTRIES, _SUMS = "entries", "sums"  # each entry's, under its key
+Line = TypeVar("Line")
 
 
 @dataclass(frozen=True)
@@ -96,23 +100,15 @@ class JsonStore:
 
         A damaged one is put aside. Returns whether the file was written.
         """
-
-        def changed() -> bytes:
+        with contextlib.suppress(OSError), locked(self.path):
             entries, others, damaged = self._read()
             newest = list(change(entries).items())[-(self.most or 0) :]
             held = json.loads(json.dumps({**others, **{f"{self.section} {key}": entry for key, entry in newest}}))
             sums = {key: _checksum(key, entry) for key, entry in held.items()}
             raw = json.dumps({"version": VERSION, _ENTRIES: held, _SUMS: sums}, indent=1).encode()
-            for path in damaged:
-                if not path.is_dir():
-                    put_aside(path)
-            return raw
-
-        written = rewrite(self.path, changed)
-        if written:
-            with contextlib.suppress(OSError):
-                self._former.unlink(missing_ok=True)
-        return written
+            _put_in_place(self.path, raw, damaged, [self._former])
+            return True
+        return False
 
 
 def _entries(path: Path) -> tuple[dict[str, Any], bool]:
@@ -146,21 +142,71 @@ def _checksum(key: str, entry: Any) -> int:
     return zlib.crc32(json.dumps([key, entry], sort_keys=True).encode())
 
 
-def rewrite(path: Path, content: Callable[[], bytes]) -> bool:
-    """Replace a file of the user's own by what ``content`` returns, which is called while the file is locked.
+@dataclass(frozen=True)
+class JsonLines(Generic[Line]):
+    """A file that grows by a line, and the files of earlier versions whose lines stand before its own.
 
-    Returns whether the file was written.
+    ``read_line`` raises ValueError for what is no line of it. ``former``: each earlier file with the lines that follow
+    its own; the next line that is added moves them. ``folded`` makes fewer of more than ``most`` lines.
     """
-    try:
-        make_folder(path.parent)
-        with locked(path):
-            replace_content(path, content())
-    except OSError:
-        return False
-    return True
+
+    path: Path
+    read_line: Callable[[bytes], Line]
+    former: Mapping[Path, Sequence[bytes]] = field(default_factory=dict)
+    folded: Callable[[Sequence[Line]], Sequence[bytes]] | None = None
+    most: int = 1000
+
+    def read(self) -> tuple[list[Line], list[Path]]:
+        """Return what can be read, the newest last, and the files that hold more than that."""
+        lines, damaged = self._read()
+        return [line for _, line in lines], damaged
+
+    def _read(self) -> tuple[list[tuple[bytes, Line]], list[Path]]:
+        held = dict[Path, list[bytes]]()
+        damaged = dict[Path, None]()
+        for path in (self.path, *self.former):
+            try:
+                held[path] = read_regular(path).splitlines()
+            except FileNotFoundError:
+                pass
+            except (OSError, UsageError):
+                damaged[path] = None
+        own, lines = held.pop(self.path, []), []
+        moved = set(own)  # by a process that was killed before it removed the earlier files
+        earlier = [(path, line) for path, raw in held.items() for line in (*raw, *self.former[path])]
+        for path, line in (*(each for each in earlier if each[1] not in moved), *((self.path, line) for line in own)):
+            try:
+                lines.append((line, self.read_line(line)))
+            except (ValueError, RecursionError):
+                damaged[path] = None
+        return lines, list(damaged)
+
+    def add(self, line: bytes) -> None:
+        """Add a line; what cannot be read is put aside, and the rest of it stays. Raises OSError."""
+        with locked(self.path):
+            lines, damaged = self._read()
+            if not damaged and not any(path.exists() for path in self.former) and len(lines) < self.most:
+                with open(self.path, "ab", opener=owners) as file:
+                    file.write(line + b"\n")
+                return
+            kept = [raw for raw, _ in lines]
+            if self.folded is not None and len(lines) >= self.most:
+                kept = [*self.folded([each for _, each in lines])]
+            _put_in_place(self.path, b"".join(each + b"\n" for each in (*kept, line)), damaged, self.former)
 
 
-def put_aside(path: Path) -> None:
+def _put_in_place(path: Path, raw: bytes, damaged: Iterable[Path], former: Iterable[Path]) -> None:
+    """Write a file anew, with what is damaged put aside before, and the files removed whose content is in it."""
+    for each in damaged:
+        if not each.is_dir():
+            _put_aside(each)
+    replace_content(path, raw)
+    for each in former:
+        with contextlib.suppress(OSError):
+            each.unlink(missing_ok=True)
+
+
+def _put_aside(path: Path) -> None:
     """Rename a file to a name that nothing has. Raises OSError."""
     number = 1
     while os.path.lexists(aside := path.with_name(f"{path.name}.{number}.aside")):
@@ -170,7 +216,8 @@ def put_aside(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Lock a file against other processes. Raises OSError if another one holds the lock for too long."""
+    """Make a file's folder, and lock it against other processes. Raises OSError if one holds the lock for too long."""
+    make_folder(path.parent)
     with contextlib.ExitStack() as held:
         with contextlib.suppress(RuntimeError):  # filelock: this file system has no locks; the last one wins there
             held.enter_context(file_lock(path).acquire(PATIENCE_S, POLL_S))

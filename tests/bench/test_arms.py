@@ -12,7 +12,7 @@ from hybrid.assemble import BUNDLED_LOCAL
 from hybrid.engine.identity import identify
 from hybrid.lab.arms import GRADERS, LARGE, SMALL, Arm, draw_balanced, run_arms
 from hybrid.lab.demo import AUTO, DOUBT, KL
-from hybrid.pairs.calibrations import calibration_for, keep_calibration
+from hybrid.pairs.store import calibration_for, keep_calibration
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from hybrid.cli.calibrate import _kept
 from hybrid.cli.calibrate.labels import BUNDLED_NAME, asked_by, own_questions
 from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
 from hybrid.errors import UsageError
-from hybrid.pairs.calibrations import calibration_for
+from hybrid.pairs.store import calibration_for
 from hybrid.tasks import FAMILIES, wordings
 from hybrid.tune.buying import bundled_families
 from hybrid.types import Message

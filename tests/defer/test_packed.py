@@ -11,7 +11,7 @@ from damaged_files import WRONG, mutant
 
 from hybrid.defer import Calibration
 from hybrid.defer.packed import read_number, read_numbers, scatter
-from hybrid.pairs.calibrations import SHIPPED
+from hybrid.pairs.store import SHIPPED
 
 SEED, NUM = 20261124, 200
 

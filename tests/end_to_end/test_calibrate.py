@@ -71,4 +71,4 @@ def test_killed_again_and_again_it_buys_nothing_twice_and_what_it_fits_is_used(b
     forgotten = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
     assert f"{2 * NUM} bought texts" in forgotten.stdout
     assert bought() is None
-    assert not list(tmp_path.glob("STATE/**/*.calibration.json"))
+    assert not list(tmp_path.glob("STATE/**/calibrations.jsonl"))

@@ -65,7 +65,7 @@ BY_CELLS = [{"policy": "kl:0.5"}, {"policy": "auto", "worth": "100"}]
 @pytest.fixture
 def no_score_ships(monkeypatch):
     """A score is of a model by its name, and other servers give it others."""
-    monkeypatch.setattr("hybrid.pairs.calibrations._shipped", tuple)
+    monkeypatch.setattr("hybrid.pairs.store._shipped", tuple)
 
 
 def writers(url, policy):

@@ -17,8 +17,8 @@ NUM = 4
 
 def outcomes(folder):
     """Return how many outcomes the files of learned state hold; each must be whole."""
-    files = folder.rglob("*.learned.json")
-    return sum(len(json.loads(file.read_text())["outcomes"]) for file in files)
+    lines = [line for file in folder.rglob("outcomes.jsonl") for line in file.read_text().splitlines()]
+    return sum(len(json.loads(line)["outcomes"]) for line in lines)
 
 
 def question(number):

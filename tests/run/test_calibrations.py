@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 
 import pytest
@@ -12,33 +11,34 @@ from critic_score import score_of
 
 from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
 from hybrid.errors import UsageError
-from hybrid.pairs import calibrations
-from hybrid.pairs.calibrations import (
-    SUFFIX,
-    calibration_for,
-    forget_calibrations,
-    keep_calibration,
-    outranked,
-    take_back,
-)
+from hybrid.pairs import store
 from hybrid.pairs.knowledge import DAMAGED, UNREAD, read_knowledge
+from hybrid.pairs.store import PairStore, calibration_for, keep_calibration, outranked
 
 OURS = Calibration("abc", "big", "kl:0.7", "verdict", 2.2, PriorScore("kl:0.7", chance=0.3))
+
+
+def take_back(critic=None):
+    return PairStore("abc", "big").take_back(critic)
+
+
+def forget():
+    return PairStore("abc", "big").forget()[0]
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A home, and a package that ships nothing."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(calibrations, "SHIPPED", tmp_path / "shipped")
-    calibrations._shipped.cache_clear()
+    monkeypatch.setattr(store, "SHIPPED", tmp_path / "shipped")
+    store._shipped.cache_clear()
     yield tmp_path
-    calibrations._shipped.cache_clear()
+    store._shipped.cache_clear()
 
 
 def ship(folder, *found):
     (folder / "shipped").mkdir()
-    calibrations._shipped.cache_clear()
+    store._shipped.cache_clear()
     for number, calibration in enumerate(found):
         (folder / "shipped" / f"{number}.json").write_text(json.dumps(calibration.to_json()))
 
@@ -82,15 +82,15 @@ def test_without_a_judge_ones_own_newest_is_taken_and_before_a_shipped_one(folde
     ship(folder, replace(OURS, judge="kl:0.9"), replace(OURS, judge="kl:0.7", worth=9.0))
     assert calibration_for("abc", "big").judge == "kl:0.9"
     assert calibration_for("abc", "big", "kl:0.7").worth == 9.0
-    for at, judge in ((2, "kl:0.1"), (3, "kl:0.7"), (1, "kl:0.3")):
-        os.utime(keep_calibration(replace(OURS, judge=judge)), (at, at))
+    for judge in ("kl:0.3", "kl:0.1", "kl:0.7"):
+        keep_calibration(replace(OURS, judge=judge))
     assert calibration_for("abc", "big").judge == "kl:0.7"
     assert calibration_for("abc", "big", "kl:0.7").worth == OURS.worth
     assert calibration_for("abc", "big", "kl:0.7", shipped_only=True).worth == 9.0
     assert calibration_for("abc", "big", shipped_only=True).judge == "kl:0.9"
     assert calibration_for("abc", "big", "kl:0.1", shipped_only=True) is None
     assert calibration_for("abc", "big", "kl:0.9").judge == "kl:0.9", "of another judge a shipped one is all there is"
-    os.utime(keep_calibration(replace(OURS, judge="concept:0.5")), (9, 9))
+    keep_calibration(replace(OURS, judge="concept:0.5"))
     assert calibration_for("abc", "big").judge == "kl:0.7", "a verdict over concepts is given where it is asked for"
     assert calibration_for("abc", "big", "concept:0.5").judge == "concept:0.5"
 
@@ -100,14 +100,13 @@ def test_a_file_that_cannot_be_read_is_none_and_what_is_forgotten_is_gone(folder
     path.write_text("[1]")
     assert calibration_for("abc", "big") is None
     ship(folder, OURS)
-    (folder / "shipped" / "broken.json").write_text("{")
     assert calibration_for("abc", "big") == OURS
     keep_calibration(replace(OURS, judge="kl:0.1"))
     other = keep_calibration(replace(OURS, cloud="small"))
-    assert forget_calibrations("abc", "big") == 2
+    assert forget() == 1
     assert not path.exists()
     assert other.exists()
-    assert forget_calibrations("abc", "big") == 0
+    assert forget() == 0
 
 
 def test_where_nothing_can_be_kept_that_is_one_sentence(folder, monkeypatch):
@@ -121,31 +120,30 @@ def test_what_was_fitted_with_a_critic_is_found_for_that_critic_alone(folder):
     """A score that reads one model's numbers says nothing where another's, or nobody's, are told."""
     without, with_it = OURS, replace(OURS, score=score_of("c1"))
     keep_calibration(without)
-    assert keep_calibration(with_it) != keep_calibration(without)
+    keep_calibration(with_it)
+    keep_calibration(without)
     assert calibration_for("abc", "big", critic="c1").critic == "c1"
     assert calibration_for("abc", "big", critic="c2") == calibration_for("abc", "big") == without
     assert read_knowledge("abc", "big", None, critic="c1").standing == ()
     assert read_knowledge("abc", "big", None, critic="c2").standing == (UNREAD,)
     assert read_knowledge("abc", "big", None, critic="c2").base.critic is None
-    assert forget_calibrations("abc", "big") == 2
+    assert forget() == 2
 
 
-def test_what_reads_numbers_over_concepts_is_told_until_the_same_judge_is_calibrated_anew(folder):
-    """An earlier version kept such under a longer name, so no other would take its place by itself."""
-    files = {}
-    for judge, critic in (("kl:0.7", None), ("kl:0.2", None), ("kl:0.7", "c1")):
-        path = keep_calibration(replace(OURS, judge=judge, score=replace(score_of(critic), judge=judge)))
-        kept = json.loads(path.read_text())
-        kept |= {"version": 3, "score": kept["score"] | {"concepts": "p1"}}
-        files[judge, critic] = path.with_name(path.name.replace(SUFFIX, f"-concepts-p1{SUFFIX}"))
-        files[judge, critic].write_text(json.dumps(kept))
-        path.unlink()
-    assert calibration_for("abc", "big") is None
-    told = {DAMAGED.format(path=path) for path in files.values()}
-    assert told < set(read_knowledge("abc", "big", None).standing)
-    keep_calibration(OURS)
-    assert set(read_knowledge("abc", "big", None).standing) == told - {DAMAGED.format(path=files["kl:0.7", None])}
-    assert len([*files["kl:0.7", None].parent.glob("*.aside")]) == 1
+def test_what_reads_numbers_over_concepts_is_told_until_the_pair_is_calibrated_anew(folder):
+    """An earlier version kept such; its numbers say nothing here, and the others of the pair are used."""
+    path = keep_calibration(OURS)
+    kept = json.loads(path.read_text())
+    kept |= {"version": 3, "score": kept["score"] | {"concepts": "p1"}}
+    path.write_text(both := path.read_text() + json.dumps(kept) + "\n")
+    assert calibration_for("abc", "big") == OURS
+    assert DAMAGED.format(path=path) in read_knowledge("abc", "big", None).standing
+    keep_calibration(newer := replace(OURS, worth=4.0))
+    assert read_knowledge("abc", "big", None).standing == ()
+    assert calibration_for("abc", "big") == newer
+    assert [each.read_text() for each in path.parent.glob("*.aside")] == [both]
+    assert take_back()
+    assert calibration_for("abc", "big") == OURS
 
 
 def test_a_shipped_score_with_a_critic_comes_before_ones_own_without(folder):
@@ -162,8 +160,8 @@ def test_what_is_learned_with_a_critic_is_kept_apart(folder):
     """Outcomes are corrected from what one score told; another score told something else."""
     for critic in (None, "c1", "c2"):
         keep_calibration(replace(OURS, score=score_of(critic)))
-    paths = {read_knowledge("abc", "big", None, critic=critic).state.path for critic in (None, "c1", "c2")}
-    assert len(paths) == 3
+    judged = {read_knowledge("abc", "big", None, critic=critic).judged for critic in (None, "c1", "c2")}
+    assert len(judged) == 3
 
 
 @each("num", range(5))
@@ -172,7 +170,7 @@ def test_taking_back_walks_from_the_newest_to_the_packages_and_round_again_and_l
     shipped = replace(OURS, questions=(ASKED,) * 9)
     if not (folder / "shipped").exists():
         ship(folder, shipped)
-    forget_calibrations("abc", "big")
+    forget()
     own = [replace(OURS, worth=1.0 + number) for number in range(num)]
     for mine in own:
         keep_calibration(mine)
@@ -180,61 +178,50 @@ def test_taking_back_walks_from_the_newest_to_the_packages_and_round_again_and_l
     for _ in range(2):
         for expected in (*reversed(own), shipped):
             assert calibration_for("abc", "big") == expected
-            texts = [path.read_text() for path in (folder / "state").rglob("*.calibration.json*")]
-            assert sorted(json.loads(text)["worth"] for text in texts) == [mine.worth for mine in own]
-            assert take_back("abc", "big") is bool(num)
+            texts = [
+                line
+                for path in (folder / "state").rglob("calibrations.jsonl")
+                for line in path.read_text().splitlines()
+            ]
+            assert {json.loads(text).get("worth", 1.0) for text in texts} >= {mine.worth for mine in own}
+            assert take_back() is bool(num)
     keep_calibration(replace(OURS, worth=50.0))
     assert calibration_for("abc", "big").worth == 50.0
-    assert take_back("abc", "big")
+    assert take_back()
     assert calibration_for("abc", "big") == (own[-1] if own else shipped)
-    assert not take_back("abc", "small")
-    assert forget_calibrations("abc", "big") == bool(num)
-    assert not list((folder / "state").rglob("*.calibration.json*"))
-
-
-def test_a_file_of_an_odd_name_beside_those_taken_back_hinders_nothing(folder):
-    """Another program's copy had ended the command in an IndexError."""
-    path = keep_calibration(OURS)
-    assert take_back("abc", "big")
-    [back] = path.parent.glob(f"{path.name}*")
-    back.rename(odd := back.with_name(f"{back.name} copy"))
-    assert not take_back("abc", "big")
-    odd.rename(back)
-    assert take_back("abc", "big")
-    assert calibration_for("abc", "big") == OURS
+    assert not PairStore("abc", "small").take_back()
+    assert forget() == bool(num)
+    assert not list((folder / "state").rglob("calibrations.jsonl"))
 
 
 def test_what_is_taken_back_is_the_pairs_own_with_the_same_critic(folder):
     keep_calibration(replace(OURS, score=score_of("c1")))
     keep_calibration(OURS)
-    assert take_back("abc", "big")
+    assert take_back()
     assert calibration_for("abc", "big") is None
     assert calibration_for("abc", "big", critic="c1").critic == "c1"
     keep_calibration(replace(OURS, score=score_of("c1"), worth=9.0))
-    assert take_back("abc", "big", "c1")
-    assert take_back("abc", "big")
+    assert take_back("c1")
+    assert take_back()
     assert calibration_for("abc", "big") == OURS
     assert calibration_for("abc", "big", critic="c1").worth == OURS.worth
-    assert take_back("abc", "big", "c1")
-    assert take_back("abc", "big", "c1")
+    assert take_back("c1")
+    assert take_back("c1")
     assert calibration_for("abc", "big", critic="c1").worth == 9.0
 
 
 def test_what_stands_is_in_force_until_the_next_is_whole(folder, monkeypatch):
     """A full disk between both used to leave neither, and no way back."""
-    path = keep_calibration(OURS)
-    written = calibrations.replace_content
+    keep_calibration(OURS)
 
-    def fill(file, raw):
-        if file == path:
-            raise OSError(28, "No space left on device")
-        written(file, raw)
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(calibrations, "replace_content", fill)
-    with pytest.raises(UsageError, match="No space left"):
-        keep_calibration(replace(OURS, worth=5.0))
+    with monkeypatch.context() as patched:
+        patched.setattr("hybrid.store.json_store.open", full, raising=False)
+        with pytest.raises(UsageError, match="No space left"):
+            keep_calibration(replace(OURS, worth=5.0))
     assert calibration_for("abc", "big") == OURS
-    monkeypatch.setattr(calibrations, "replace_content", written)
     keep_calibration(replace(OURS, worth=5.0))
-    assert take_back("abc", "big")
+    assert take_back()
     assert calibration_for("abc", "big") == OURS

@@ -13,9 +13,9 @@ from scripted_house import LARGE, SMALL, table
 
 from hybrid.defer import Calibration, CriticNumbers, Familiarity, word_buckets
 from hybrid.errors import UsageError
-from hybrid.pairs.calibrations import keep_calibration
 from hybrid.pairs.knowledge import UNREAD
 from hybrid.pairs.profile import PairFacts
+from hybrid.pairs.store import keep_calibration
 from hybrid.policy.requests import Critique, PendingToken
 from hybrid.prob import Dense
 from hybrid.record.events import TRACE_VERSION, Finished, NoteAdded, Planned, SpanCritiqued, SpanDrafted, to_json

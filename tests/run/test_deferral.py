@@ -15,9 +15,9 @@ from hybrid.cloud import Capabilities
 from hybrid.defer import Calibration, CalibrationQuestion, DraftSignals, PriorScore
 from hybrid.defer.outcome import DraftOutcome
 from hybrid.errors import UsageError
-from hybrid.pairs.calibrations import keep_calibration
 from hybrid.pairs.knowledge import ASKS_BY_SURPRISE, ASKS_FOR_CHECKS, UNCALIBRATED
 from hybrid.pairs.profile import PairFacts
+from hybrid.pairs.store import keep_calibration
 from hybrid.policy.plan import WORTH, Worth
 from hybrid.run.composition import Decoding
 from hybrid.run.deferral import AskedQuestion, PairSource

@@ -175,7 +175,7 @@ def _kept(pair: CalibratedPair, *, use: bool) -> CalibrationInForce:
     """Keep what was fitted, unless it would take the place of what knows more questions, and nobody said so."""
     from hybrid.cli.calibrate.labels import in_force, told_calibration  # noqa: PLC0415
     from hybrid.cli.calibrate.page import CalibrationInForce  # noqa: PLC0415
-    from hybrid.pairs.calibrations import calibration_for, keep_calibration  # noqa: PLC0415
+    from hybrid.pairs.store import calibration_for, keep_calibration  # noqa: PLC0415
 
     new = pair.calibration
     of_pair = partial(calibration_for, new.local, new.cloud, critic=new.critic)

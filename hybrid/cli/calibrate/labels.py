@@ -18,11 +18,10 @@ from hybrid.assemble import BUNDLED_LOCAL, ClientOpener, known_price
 from hybrid.batch.questions import lines, object_of, question_of
 from hybrid.cloud import Capabilities
 from hybrid.defer import Calibration
-from hybrid.defer.state import forget_outcomes
 from hybrid.engine.identity import identify
 from hybrid.engine.real_models import model_file
 from hybrid.errors import CloudError, ContextOverflow, UsageError
-from hybrid.pairs.calibrations import calibration_for, forget_calibrations, is_shipped, take_back
+from hybrid.pairs.store import PairStore, calibration_for, is_shipped
 from hybrid.run import AsyncClient
 from hybrid.settings.config import AnswerChoices, Settings
 from hybrid.settings.names import NAMED
@@ -178,7 +177,7 @@ async def take_back_pair(drafter: str | None, flags: Mapping[str, Any]) -> dict[
     critic = None if named is None else _identity_of(named)
     told: dict[str, Any] = {"local": drafter or BUNDLED_NAME}
     for model in sorted(await _models_of(opener)):
-        changed = take_back(local, model, critic)
+        changed = PairStore(local, model).take_back(critic)
         told[model] = {"changed": changed, "in_force": in_force(local, model, critic)}
     return told
 
@@ -212,13 +211,12 @@ async def forget_pair(drafter: str | None, flags: Mapping[str, Any]) -> dict[str
     for path in bought_before(labels_folder(), local, endpoint):
         texts += max(0, path.read_bytes().count(b"\n") - 1)
         path.unlink()
-    calibrations = sum(forget_calibrations(local, model) for model in models)
-    learned = sum(forget_outcomes(scores_folder(), local, model) for model in models)
+    removed = [PairStore(local, model).forget() for model in models]
     return {
         "local": drafter or BUNDLED_NAME,
         "bought texts": texts,
-        "calibrations": calibrations,
-        "files of what was learned": learned,
+        "calibrations": sum(num for num, _ in removed),
+        "files of what was learned": sum(num for _, num in removed),
     }
 
 
