@@ -15,8 +15,8 @@ from hybrid.errors import UsageError
 from hybrid.pairs.store import PairStore, calibration_for
 from hybrid.partitions.partition_file import PartitionFile, read_partition_file
 from hybrid.spend.price_file import PriceFile
+from hybrid.store.files import MOST_BYTES, read_regular
 from hybrid.store.json_store import JsonStore
-from hybrid.store.line_file import MOST_BYTES, read_regular
 
 GROUPS = (((2, " big"), (5, " large")), ((3, "so"), (7, "thus"), (8, "hence")))
 NUM_MUTANTS = 300

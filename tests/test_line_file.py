@@ -11,16 +11,14 @@ import pytest
 from cases import each_of
 
 from hybrid.errors import UsageError
-from hybrid.store import files as file_system
-from hybrid.store import line_file
-from hybrid.store.line_file import LineFile
+from hybrid.store import files as line_file
+from hybrid.store.files import LineFile
 
 
 @pytest.fixture(autouse=True, params=["", "windows"])
 def windows(request, monkeypatch):
     """Every law also as Windows needs it: the lock is a file beside, and whoever is renamed or removed is closed."""
-    for module in (file_system, line_file):
-        monkeypatch.setattr(module, "WINDOWS", bool(request.param))
+    monkeypatch.setattr(line_file, "WINDOWS", bool(request.param))
     return bool(request.param)
 
 

@@ -15,8 +15,7 @@ import pytest
 
 from hybrid.cloud.probe_result import ProbeCache
 from hybrid.engine import template_trial
-from hybrid.engine.identity import identify
-from hybrid.engine.noise import LocalNoise, NoiseCache
+from hybrid.engine.identity import LocalNoise, NoiseCache, identify
 from hybrid.pairs.profile import JudgedTokens, PairRecord
 from hybrid.pairs.store import MeasuredBill, PairStore, calibration_for, keep_calibration
 from hybrid.run.experts import ExpertRecord

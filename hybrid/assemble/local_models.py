@@ -17,10 +17,9 @@ from pathlib import Path
 from hybrid.assemble.reaching import PROBE, served_here
 from hybrid.engine import Engine, IsCancelled, Worker
 from hybrid.engine.gguf_header import shard_files
-from hybrid.engine.identity import identify
+from hybrid.engine.identity import LocalNoise, NoiseCache, drafting_ms, identify, measure
 from hybrid.engine.llama import Weights
 from hybrid.engine.local_memory import as_size
-from hybrid.engine.noise import LocalNoise, NoiseCache, drafting_ms, measure
 from hybrid.engine.real_models import model_file
 from hybrid.engine.vocabulary import share_words
 from hybrid.errors import EngineError, UsageError

@@ -18,9 +18,9 @@ from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.probe import Probe, paid_from
 from hybrid.cloud.probe_result import CHATS, FlagAdvice, LocalChat, LocalHabits, ProbeResult, apply_result, flag_advice
 from hybrid.engine import Cursor
+from hybrid.engine.identity import MEASURED, LocalNoise, NoiseCache, measure
 from hybrid.engine.llama import Weights
 from hybrid.engine.local_memory import LocalMemory
-from hybrid.engine.noise import MEASURED, LocalNoise, NoiseCache, measure
 from hybrid.engine.real_models import model_file
 from hybrid.engine.vocabulary import LlamaVocabulary, VocabularyFile
 from hybrid.errors import UsageError

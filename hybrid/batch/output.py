@@ -31,7 +31,7 @@ import msgspec
 from hybrid.batch.questions import InputLine
 from hybrid.errors import UsageError, to_one_line
 from hybrid.spend import CapScope
-from hybrid.store.line_file import LineFile
+from hybrid.store.files import LineFile
 
 __all__ = [
     "BatchOutput",

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from hybrid.assemble import ProbeReport
     from hybrid.cloud import Capabilities
     from hybrid.cloud.probe_result import KlInterval, ProbeResult
+    from hybrid.engine.identity import LocalNoise
     from hybrid.engine.local_memory import LocalMemory
-    from hybrid.engine.noise import LocalNoise
     from hybrid.pairs.profile import JudgedTokens
     from hybrid.spend import CheckRates
 

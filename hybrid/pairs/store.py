@@ -34,8 +34,8 @@ from hybrid.defer.online import MOST_OUTCOMES
 from hybrid.defer.outcome import DraftOutcome
 from hybrid.errors import UsageError
 from hybrid.settings.sources import pairs_folder, scores_folder
+from hybrid.store.files import read_regular
 from hybrid.store.json_store import JsonLines, locked
-from hybrid.store.line_file import read_regular
 
 SHIPPED = Path(hybrid.defer.__file__).parent / "data"
 STATE_VERSION = 1

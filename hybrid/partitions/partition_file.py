@@ -17,7 +17,7 @@ from typing import Any
 from hybrid.errors import UsageError
 from hybrid.prob.concepts import Partition
 from hybrid.settings.sources import concepts_folder
-from hybrid.store.line_file import read_regular
+from hybrid.store.files import read_regular
 
 VERSION = 1
 # Partitions of bundled vocabularies. A user's own file for the same vocabulary wins.

@@ -25,7 +25,7 @@ from hybrid.record import events
 from hybrid.record.answer import Answer
 from hybrid.record.events import TRACE_VERSION, Event, event_name, key_of, unpacked
 from hybrid.record.rows import row_from_json
-from hybrid.store.line_file import open_regular
+from hybrid.store.files import open_regular
 from hybrid.types import Ids
 
 # What a plan was decided from is in no trace, and what it came to is told by the events that follow.

@@ -33,7 +33,7 @@ from urllib.parse import urlsplit
 from hybrid.errors import UsageError
 from hybrid.settings.names import complete_address
 from hybrid.spend.price import NANOUSD_PER_USD, LongContext, Price, read_tariff, surcharge, usd_to_nanousd
-from hybrid.store.line_file import read_regular
+from hybrid.store.files import read_regular
 
 # Today's tariffs of some providers, as an example; nothing reads it by itself.
 SHIPPED_TARIFFS = Path(__file__).with_name("tariffs.toml")

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from hybrid.errors import UsageError
-from hybrid.store.files import file_lock, make_folder, owners, replace, replace_content
-from hybrid.store.line_file import read_regular
+from hybrid.store.files import file_lock, make_folder, owners, read_regular, replace, replace_content
 
 VERSION = 1
 # A change takes milliseconds; a process that locks the file for longer is stuck.

@@ -29,8 +29,7 @@ from hybrid.record.state import Spent
 from hybrid.run.text_rows import TextRows, Writer
 from hybrid.settings.config import AnswerChoices
 from hybrid.settings.names import BUNDLED
-from hybrid.store.files import make_folder
-from hybrid.store.line_file import LineFile, open_regular
+from hybrid.store.files import LineFile, make_folder, open_regular
 from hybrid.tasks import FAMILIES, MAX_TOKENS, TaskFamily, distinct, wordings
 from hybrid.tasks.assistant import QUESTIONS
 from hybrid.tune.bought import BoughtQuestion, BoughtText

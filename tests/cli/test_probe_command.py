@@ -19,8 +19,8 @@ from hybrid.cli import app
 from hybrid.cli.probe import least_rejected, told, working
 from hybrid.cloud import Capabilities
 from hybrid.cloud.probe_result import OUTSIDE_NAMES, FlagAdvice, ProbeResult
+from hybrid.engine.identity import LocalNoise, NoiseCache
 from hybrid.engine.llama import Weights
-from hybrid.engine.noise import LocalNoise, NoiseCache
 from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
 from hybrid.prob import Dense, TopK, kl_divergence
 from hybrid.settings.names import MODELS

@@ -9,8 +9,8 @@ from cases import each
 import hybrid
 from hybrid.assemble import BUNDLED_LOCAL
 from hybrid.cloud.probe_result import ProbeCache, ProbeResult
+from hybrid.engine.identity import LocalNoise, NoiseCache
 from hybrid.engine.llama import Weights
-from hybrid.engine.noise import LocalNoise, NoiseCache
 from hybrid.prob import UNMEASURED
 from hybrid.settings.sources import cache_file
 

@@ -11,10 +11,10 @@ from arithmetic import tolerance
 from cases import each
 
 import hybrid
+from hybrid.engine.identity import USUAL_KV_TYPE
 from hybrid.engine.llama import Weights
 from hybrid.engine.local_memory import BIG_CACHE, DEFAULT_KV_TYPE, KV_TYPES, KvCacheSize, LocalMemory, Placement
 from hybrid.engine.native import ll
-from hybrid.engine.noise import USUAL_KV_TYPE
 from hybrid.errors import EngineError, UsageError
 from hybrid.prob import Dense, kl
 from hybrid.settings.config import KvTypeName

@@ -11,7 +11,7 @@ from arithmetic import rounds_by_shape, tolerance
 from cases import each
 from scripted_engine import ScriptedEngine
 
-from hybrid.engine.noise import MEASURED, LocalNoise, NoiseCache, measure
+from hybrid.engine.identity import MEASURED, LocalNoise, NoiseCache, measure
 from hybrid.prob import UNMEASURED, kl_shift
 
 TEXT = tuple(range(5))

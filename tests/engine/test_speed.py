@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scripted_engine import ScriptedEngine
 
-from hybrid.engine.noise import TIMED, drafting_ms
+from hybrid.engine.identity import TIMED, drafting_ms
 
 
 def test_tokens_are_timed_one_by_one_and_the_engine_is_left_empty():

@@ -12,8 +12,8 @@ from cases import each_of
 from hybrid.assemble.probing import local_habits, render_or_text
 from hybrid.cloud.probe_result import CHATS, QUESTIONS
 from hybrid.engine import Cursor
+from hybrid.engine.identity import LocalNoise
 from hybrid.engine.llama import Weights
-from hybrid.engine.noise import LocalNoise
 from hybrid.errors import UsageError
 from hybrid.settings.names import MODELS
 from hybrid.types import Message

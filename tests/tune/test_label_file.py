@@ -29,7 +29,7 @@ def bought(number):
 def test_cut_at_every_byte_it_keeps_every_line_that_stands_whole_and_grows_again_as_if_nothing_were(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("hybrid.store.line_file.os.fsync", lambda _: None)  # whether the disk holds it is not asked
+    monkeypatch.setattr("hybrid.store.files.os.fsync", lambda _: None)  # whether the disk holds it is not asked
     path = tmp_path / "labels" / "pair.jsonl"
     file = LabelFile(path, PAIR)
     for number in range(2):
@@ -84,7 +84,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("hybrid.store.line_file.os.write", full)
+        patched.setattr("hybrid.store.files.os.write", full)
         with pytest.raises(OSError, match=r"pair\.jsonl: No space left"):
             file.add("q1", "local", bought(1))
     assert path.read_bytes() == before
@@ -107,7 +107,7 @@ def test_what_was_bought_of_a_model_at_an_endpoint_is_found_whatever_stood_there
 
 def test_a_damaged_file_is_refused_as_it_stands_or_holds_what_can_have_been_bought(tmp_path, monkeypatch):
     """By number. What was paid for is neither lost nor believed to be another number."""
-    monkeypatch.setattr("hybrid.store.line_file.os.fsync", lambda _: None)
+    monkeypatch.setattr("hybrid.store.files.os.fsync", lambda _: None)
     path, counts = tmp_path / "pair.jsonl", Counter()
     file = LabelFile(path, PAIR)
     for number in range(3):

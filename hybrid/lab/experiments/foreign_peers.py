@@ -42,8 +42,7 @@ from hybrid.errors import UsageError
 from hybrid.lab.experiments.peers_suite import Ground
 from hybrid.lab.experiments.problem_suite import GradedQuestion
 from hybrid.prob import Floats
-from hybrid.store.files import make_folder
-from hybrid.store.line_file import LineFile
+from hybrid.store.files import LineFile, make_folder
 
 # What a request is, by the server that it reached.
 KINDS = {"large": "write", "judge": "judge"}
