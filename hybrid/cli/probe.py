@@ -135,7 +135,7 @@ def probe(
             besides["first_words"] = _first_words(found.findings)
             besides["break_even"] = break_evens(found.findings.check_rates(found.price))
             besides |= {} if found.memory is None else _memory(found.memory)
-            besides["seen"] = {judge: counts.to_json() for judge, counts in found.seen.items()}
+            besides["seen"] = {judge: [counts.kept, counts.judged] for judge, counts in found.seen.items()}
             typer.echo(json.dumps({**found.findings.to_json(), **besides}, indent=1))
         else:
             typer.echo("\n".join(map(escape_controls, told(found, works))))

@@ -240,12 +240,6 @@ class RoutedQuestions:
         """Return the worth at which a share of the questions' excess loss is not kept, as nearly as they allow."""
         return self._worth(self.excess, share)
 
-    def is_sent(self, worth: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Tell which questions a worth sends, shape (N,): keeping them is expected to lose more than they cost."""
-        value = worth * self.paid.mean()
-        sent: np.ndarray[tuple[int], np.dtype[np.bool_]] = value * self.told / self.mean_excess > self.expected
-        return sent
-
     def _worth(self, weights: Floats, share: float) -> float:
         """Return the worth that sends questions of so much of the weight, the highest loss per price first."""
         ratios = self.told / self.expected

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hybrid.cloud import Capabilities
 from hybrid.cloud.probe_result import ProbeCache
 from hybrid.engine.identity import identify, identify_by_ends
@@ -113,18 +115,6 @@ class JudgedTokens:
         """The share that was kept; None: too few were judged to say."""
         return self.kept / self.judged if self.judged >= ENOUGH else None
 
-    @classmethod
-    def from_json(cls, entry: object) -> JudgedTokens:
-        """Read what ``to_json`` returned; what is of another shape is nothing."""
-        match entry:
-            case [int(kept), int(judged)] if type(kept) is type(judged) is int and 0 <= kept <= judged <= MOST_COUNT:
-                return cls(kept, judged)
-        return cls()
-
-    def to_json(self) -> list[int]:
-        """Return plain data for ``json.dumps``."""
-        return [self.kept, self.judged]
-
 
 @dataclass(frozen=True)
 class PairRecord:
@@ -159,7 +149,7 @@ class PairRecord:
         def added(entries: dict[str, Any]) -> dict[str, Any]:
             judges = _by_judge(entries.pop(self._key(model), None))
             judges[judge] = judges.pop(judge, JudgedTokens()) + seen
-            kept = {name: counts.to_json() for name, counts in list(judges.items())[-MOST_JUDGES:]}
+            kept = {name: [counts.kept, counts.judged] for name, counts in list(judges.items())[-MOST_JUDGES:]}
             return {**entries, self._key(model): kept}
 
         return self.store.change(added)
@@ -203,14 +193,15 @@ def seen_of_pair(cloud: str | None, local: Path, model: str) -> dict[str, Judged
     return record.read(model) if record else {}
 
 
-def _by_judge(entry: object) -> dict[str, JudgedTokens]:
-    judges = entry if isinstance(entry, dict) else {}
-    return {name: JudgedTokens.from_json(counts) for name, counts in judges.items()}
+def _by_judge(entry: dict[str, list[int]] | None) -> dict[str, JudgedTokens]:
+    return {name: JudgedTokens(*counts) for name, counts in (entry or {}).items()}
 
 
 def _is_entry(entry: object) -> bool:
-    counts = entry.values() if isinstance(entry, dict) else [None]
-    return all(JudgedTokens.from_json(each).to_json() == each for each in counts)
+    with contextlib.suppress(msgspec.ValidationError):  # strict: true is no number
+        counts = msgspec.convert(entry, dict[str, tuple[int, int]]).values()
+        return all(0 <= kept <= judged <= MOST_COUNT for kept, judged in counts)
+    return False
 
 
 class PairObserver:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hybrid.defer import CriticNumbers, DraftSignals
 from hybrid.defer.outcome import LabelledDraft, LabelledQuestion
-from hybrid.defer.packed import read_number
+from hybrid.defer.packed import pack_floats, read_number
 from hybrid.defer.signals import OF_TOKENS
 from hybrid.errors import UsageError
 from hybrid.prob import (
@@ -84,7 +84,7 @@ class OverConcepts:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``json.dumps``."""
-        return {"digest": self.digest, "kl": _packed(self.kl)}
+        return {"digest": self.digest, "kl": pack_floats(self.kl)}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> OverConcepts:
@@ -180,15 +180,15 @@ class BoughtText:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``json.dumps``."""
-        told, signals = {name: _packed(getattr(self, name)) for name in _MEASURES}, self.signals
-        told |= {name: _packed(getattr(signals, name)) for name in OF_TOKENS}
+        told, signals = {name: pack_floats(getattr(self, name)) for name in _MEASURES}, self.signals
+        told |= {name: pack_floats(getattr(signals, name)) for name in OF_TOKENS}
         return {
             "words": list(signals.words),
             "prompt_tokens": signals.prompt_tokens,
             "tokens": signals.tokens.tolist(),
             "ended": signals.ended,
             **told,
-            "certificates": {name: _packed(values) for name, values in self.certificates.items()},
+            "certificates": {name: pack_floats(values) for name, values in self.certificates.items()},
             "noise": [self.local_noise, self.cloud_noise],
             "nanousd": self.nanousd,
         } | ({} if self.concepts is None else {"concepts": self.concepts.to_json()})
@@ -253,10 +253,6 @@ def _cut(signals: DraftSignals, num: int) -> DraftSignals:
     if num == len(signals):
         return signals
     return replace(signals.part(slice(num)), ended=False)
-
-
-def _packed(values: Floats) -> str:
-    return base64.b64encode(values.astype("<f8").tobytes()).decode()
 
 
 def _unpacked(text: str) -> Floats:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sent_questions import is_sent
 
 from hybrid.defer import Calibration, RoutedQuestions
 
@@ -39,6 +40,6 @@ def test_a_real_pair_counts_nats_and_its_worth_spends_half_the_bill_of_its_quest
         for column in ("prompt_tokens", "draft_tokens", "cloud_tokens")
     )
     routed = RoutedQuestions.of(found.questions, prompt + 4 * drafted, prompt + 4 * written)
-    sent = routed.is_sent(found.worth)
+    sent = is_sent(routed, found.worth)
     assert routed.paid[sent].sum() / routed.paid.sum() == pytest.approx(0.5, abs=0.02)
     assert routed.excess[sent].sum() / routed.excess.sum() > 0.7
