@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from cases import each
 
 from hybrid.cloud.probe_result import ProbeCache
 from hybrid.engine import template_trial
@@ -21,6 +22,7 @@ from hybrid.pairs.store import MeasuredBill, PairStore, calibration_for, keep_ca
 from hybrid.run.experts import ExpertRecord
 from hybrid.settings.names import MODELS
 from hybrid.settings.sources import cache_file, counts_file, scores_folder
+from hybrid.store import json_store
 from hybrid.store.json_store import JsonStore
 
 OLD = Path(__file__).parent / "old_files"
@@ -35,6 +37,12 @@ def home(tmp_path, monkeypatch):
         shutil.copytree(OLD / kind, tmp_path / kind / "hybrid-llm")
     for second, end in enumerate(("kl-0.7", "kl-0.2", "kl-0.7-critic-c1")):  # the order in which they were kept
         os.utime(scores_folder() / f"ee5958b5765ef3d8-{end}.calibration.json", (second, second))
+
+
+def restore(folder):
+    """Put the state of before in place again."""
+    shutil.rmtree(folder)
+    shutil.copytree(OLD / "state", folder)
 
 
 def entries(name):
@@ -161,6 +169,34 @@ def test_what_stands_in_both_counts_once():
     store = PairStore(LOCAL, "large")
     assert [round(each.whole_cost) for each in store.learned("kl:0.7")[0].outcomes] == [1, 2]
     assert worths(store) == [4.0, 5.0, 2.0]
+
+
+@each("moved_at", range(5))
+def test_who_reads_while_another_process_moves_the_old_files_sees_all_of_them(monkeypatch, moved_at):
+    """The move is made before the reader's nth file: what it has read by then, and what it reads after, is whole."""
+    read, reads = json_store.read_regular, []
+
+    def interrupted(path):
+        reads.append(path)
+        if len(reads) == moved_at + 1:
+            with monkeypatch.context() as patched:
+                patched.setattr(json_store, "read_regular", read)
+                assert PairStore(LOCAL, "large").add("kl:0.9", [])
+                assert PairRecord(counts_file(), LOCAL, THERE).add("m", "greedy", JudgedTokens(1, 1))
+        return read(path)
+
+    for what in ("learned", "counted"):
+        restore(scores_folder().parent)
+        reads.clear()
+        monkeypatch.setattr(json_store, "read_regular", interrupted)
+        if what == "learned":
+            found, note = PairStore(LOCAL, "large").learned("kl:0.7")
+            assert [round(each.whole_cost) for each in found.outcomes] == [1, 2]
+            assert note is None
+        else:
+            seen = PairRecord(counts_file(), LOCAL, THERE).read("large")
+            assert seen == {"kl:0.7": JudgedTokens(3, 60), "kl:0.5": JudgedTokens(5, 9)}
+        monkeypatch.setattr(json_store, "read_regular", read)
 
 
 def test_an_old_file_that_is_damaged_is_told_and_put_aside_and_the_others_are_moved():

@@ -85,8 +85,8 @@ class JsonStore:
 
     def _read(self) -> tuple[dict[str, Any], dict[str, Any], list[Path]]:
         """Return the section's entries, those of the others as the file has them, and the files that hold more."""
+        former, former_whole = _entries(self._former)  # first: another process may be moving it
         (held, whole), begin = _entries(self.path), f"{self.section} "
-        former, former_whole = _entries(self._former)
         others = {key: entry for key, entry in held.items() if not key.startswith(begin)}
         own = {key.removeprefix(begin): entry for key, entry in held.items() if key not in others}
         entries, earlier = ({key: each for key, each in of.items() if self.is_entry(each)} for of in (own, former))
@@ -163,7 +163,7 @@ class JsonLines(Generic[Line]):
     def _read(self) -> tuple[list[tuple[bytes, Line]], list[Path]]:
         held = dict[Path, list[bytes]]()
         damaged = dict[Path, None]()
-        for path in (self.path, *self.former):
+        for path in (*self.former, self.path):  # in this order: another process may be moving them
             try:
                 held[path] = read_regular(path).splitlines()
             except FileNotFoundError:
@@ -171,7 +171,7 @@ class JsonLines(Generic[Line]):
             except (OSError, UsageError):
                 damaged[path] = None
         own, lines = held.pop(self.path, []), []
-        moved = set(own)  # by a process that was killed before it removed the earlier files
+        moved = set(own)  # by a process that has not removed the earlier files, or was killed before
         earlier = [(path, line) for path, raw in held.items() for line in (*raw, *self.former[path])]
         for path, line in (*(each for each in earlier if each[1] not in moved), *((self.path, line) for line in own)):
             try:
