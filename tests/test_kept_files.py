@@ -58,7 +58,7 @@ def use_experts(path):
 
     async def used():
         record = ExpertRecord(path, "models cloud", 2)
-        damage, weights = record.damage, await record.weights((1, 2, 3))
+        damage, weights = record.store.damage, await record.weights((1, 2, 3))
         record.add((1,), 0)
         await record.aclose()
         return damage, weights
@@ -71,7 +71,7 @@ def use_experts(path):
 
 def use_pairs(path):
     record = PairRecord(path, "ab" * 16, URL)
-    damage, before = record.damage, record.read("m").get("kl:0.7", JudgedTokens())
+    damage, before = record.store.damage, record.read("m").get("kl:0.7", JudgedTokens())
     assert 0 <= before.kept <= before.judged
     assert record.add("m", "kl:0.7", JudgedTokens(1, 2))
     assert record.read("m")["kl:0.7"] == before + JudgedTokens(1, 2)
@@ -80,7 +80,7 @@ def use_pairs(path):
 
 def use_findings(path):
     cache = ProbeCache(path, "words")
-    damage, found = cache.damage, cache.read(URL, "m", "vllm")
+    damage, found = cache.store.damage, cache.read(URL, "m", "vllm")
     for number in [] if found is None else vars(found).values():
         assert not isinstance(number, int | float) or 0 <= number < 2**50
     assert cache.write(ProbeResult(URL, "m", "vllm", max_context=5))

@@ -56,7 +56,7 @@ def test_what_probes_found_is_read_and_moved(tmp_path):
         for dialect, context in (("vllm", 4096), ("openai", 8192)):
             assert found.read(THERE, "large", dialect).max_context == context
         assert [each.to_json() for each in found.read_all(THERE, None)] == [*entries("cache/endpoints.json").values()]
-        assert found.damage is None
+        assert found.store.damage is None
         assert found.write(found.read(THERE, "large", "openai"))
     assert not cache_file().with_name("endpoints.json").exists()
 
@@ -107,10 +107,10 @@ def test_a_damaged_file_of_before_is_told_used_as_far_as_it_goes_and_put_aside()
     old = counts_file().with_name("pairs.json")
     old.write_text(damaged := old.read_text().replace("60", "61"))
     record = PairRecord(counts_file(), LOCAL, THERE)
-    assert str(old) in record.damage
+    assert str(old) in record.store.damage
     assert (record.read("large"), record.models()) == ({}, ["org/other model"])
     assert record.add("large", "greedy", JudgedTokens(1, 1))
-    assert record.damage is None
+    assert record.store.damage is None
     assert record.models() == ["org/other model", "large"]
     assert old.with_name("pairs.json.1.aside").read_text() == damaged
 

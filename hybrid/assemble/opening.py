@@ -168,7 +168,7 @@ class ClientOpener:
         with suppress(UsageError):  # no home to keep a file in
             probes = None if settings.cloud is None else probe_cache(settings, weights)
             kept = [each for each in (models.local.nearest, pair, probes) if each is not None]
-            damage = await asyncio.to_thread(lambda: [each.damage for each in kept])
+            damage = await asyncio.to_thread(lambda: [each.store.damage for each in kept])
             client.notes += tuple(filter(None, damage))
         return client
 

@@ -179,39 +179,34 @@ class ProbeCache:
 
     def __init__(self, path: Path, vocabulary: str) -> None:
         """Take the file, which need not exist, and what names the local vocabulary."""
-        self._kept = JsonStore(path, "endpoints")
+        self.store = JsonStore(path, "endpoints")
         self._vocabulary = vocabulary
-
-    @property
-    def damage(self) -> str | None:
-        """Say in a sentence that some of the file is not used; None where all of it is. It reads the file."""
-        return self._kept.damage
 
     def read(self, url: str, model: str, dialect: str) -> ProbeResult | None:
         """Return the result kept for an endpoint's model in a dialect; None: there is none."""
-        entries = self._kept.read_entries()
+        entries = self.store.read_entries()
         found = ProbeResult.from_json(entries.get(self._key(url, model, dialect)))
         return found or _old_entry(entries, url, model, dialect)
 
     def read_all(self, url: str, model: str | None) -> list[ProbeResult]:
         """Return the results kept for an endpoint, of a model or (None) of all, in any dialect; the last one last."""
-        entries = self._kept.read_entries().items()
+        entries = self.store.read_entries().items()
         found = [ProbeResult.from_json(entry) for key, entry in entries if key.endswith(f" {self._vocabulary}")]
         there = [each for each in found if each and endpoint_id(each.url) == endpoint_id(url)]
         return [each for each in there if model in {None, each.model}]
 
     def write(self, result: ProbeResult) -> bool:
         """Keep a result; return whether that worked."""
-        return self._kept.keep(self._key(result.url, result.model, result.dialect), result.to_json())
+        return self.store.keep(self._key(result.url, result.model, result.dialect), result.to_json())
 
     def forget(self, url: str, model: str, dialect: str) -> None:
         """Drop an entry that an answer contradicted."""
-        entries = self._kept.read_entries()
+        entries = self.store.read_entries()
         dropped = {self._key(url, model, dialect)} & entries.keys()
         if _old_entry(entries, url, model, dialect):
             dropped.add(f"{url} {model}")
         if dropped:
-            self._kept.change(lambda now: {key: entry for key, entry in now.items() if key not in dropped})
+            self.store.change(lambda now: {key: entry for key, entry in now.items() if key not in dropped})
 
     def _key(self, *of: str) -> str:
         return " ".join((*of, self._vocabulary))

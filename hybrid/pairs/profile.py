@@ -129,11 +129,6 @@ class PairRecord:
         """The file's entries, a pair each."""
         return JsonStore(self.path, "pairs", _is_entry, MOST_PAIRS)
 
-    @property
-    def damage(self) -> str | None:
-        """Say in a sentence that some of the file is not used; None where all of it is. It reads the file."""
-        return self.store.damage
-
     def read(self, model: str) -> dict[str, JudgedTokens]:
         """Return what was seen with a model there, by judge."""
         return _by_judge(self.store.read_entries().get(self._key(model)))

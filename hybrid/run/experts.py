@@ -43,14 +43,9 @@ class ExpertRecord:
 
     def __init__(self, path: Path, key: str, num: int) -> None:
         """Take the file, what names the models and the cloud there, and how many models there are."""
-        self._store, self._key, self._num = JsonStore(path, "experts", is_nearest_by_word, MOST_SETS), key, num
+        self.store, self._key, self._num = JsonStore(path, "experts", is_nearest_by_word, MOST_SETS), key, num
         self._known: NearestByWord | None = None
         self._writes: set[asyncio.Future[bool]] = set()
-
-    @property
-    def damage(self) -> str | None:
-        """Say in a sentence that some of the file is not used; None where all of it is. It reads the file."""
-        return self._store.damage
 
     async def weights(self, words: Sequence[int]) -> tuple[float, ...]:
         """Return what a question's words let expect, a weight a model."""
@@ -73,14 +68,14 @@ class ExpertRecord:
             await asyncio.wait(self._writes)
 
     def _read(self) -> NearestByWord:
-        return NearestByWord.from_json(self._num, self._store.read_entries().get(self._key))
+        return NearestByWord.from_json(self._num, self.store.read_entries().get(self._key))
 
     def _add(self, words: Sequence[int], nearest: int) -> bool:
         def added(entries: dict[str, Any]) -> dict[str, Any]:
             counts = NearestByWord.from_json(self._num, entries.pop(self._key, None)).adding(words, nearest)
             return {**entries, self._key: counts.to_json()}
 
-        return self._store.change(added)
+        return self.store.change(added)
 
 
 # A model is the nearest to a text where it lost so many nats less on it than any other.

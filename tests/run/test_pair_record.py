@@ -113,7 +113,7 @@ def test_a_file_that_cannot_be_read_holds_nothing_and_is_counted_into_anew(recor
     record.path.parent.mkdir(exist_ok=True)
     record.path.write_text(text)
     assert record.read("m") == {}
-    assert "the file may be deleted, and what it held of pairs is then found out anew" in record.damage
+    assert "the file may be deleted, and what it held of pairs is then found out anew" in record.store.damage
     assert record.add("m", JUDGE, JudgedTokens(1, 2))
     assert record.read("m") == {JUDGE: JudgedTokens(1, 2)}
 
