@@ -206,11 +206,14 @@ def _put_in_place(path: Path, raw: bytes, damaged: Iterable[Path], former: Itera
 
 
 def _put_aside(path: Path) -> None:
-    """Rename a file to a name that nothing has. Raises OSError."""
+    """Give a file that is about to go a name that nothing has: until then it is there for all. Raises OSError."""
     number = 1
     while os.path.lexists(aside := path.with_name(f"{path.name}.{number}.aside")):
         number += 1
-    replace(path, aside)
+    try:
+        os.link(path, aside, follow_symlinks=False)
+    except (OSError, NotImplementedError):  # there are no two names of one file here
+        replace(path, aside)
 
 
 @contextlib.contextmanager

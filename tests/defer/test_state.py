@@ -220,6 +220,24 @@ def test_a_line_that_is_damaged_is_not_believed_and_not_lost(state, damage):
         assert path_of(state).with_name(f"outcomes.jsonl.{number}.aside").read_bytes() == damaged
 
 
+def test_what_is_killed_while_it_puts_a_damaged_file_aside_loses_no_other_line(state, monkeypatch):
+    """The file had its other name before the new one was there, and nobody knew what it held."""
+    state.add(JUDGE, [outcome(1)])
+    with path_of(state).open("a") as file:
+        file.write("damaged\n")
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("hybrid.store.json_store.replace_content", killed)
+        with pytest.raises(KeyboardInterrupt):
+            state.add(JUDGE, [outcome(2)])
+    assert state.learned(JUDGE)[0].outcomes == (outcome(1),)
+    assert state.add(JUDGE, [outcome(3)])
+    assert learned(state) == (outcome(1), outcome(3))
+
+
 def test_each_pair_and_judge_is_learned_apart(state):
     others = [
         (state, JUDGE),
