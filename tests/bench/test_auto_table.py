@@ -12,10 +12,9 @@ from cases import each_of
 from hybrid.defer import Calibration, PriorScore
 from hybrid.lab.arms import Arm
 from hybrid.lab.experiments.auto_suite import Fitted
-from hybrid.lab.experiments.auto_table import WANTED, AutoTable, default_answers
 from hybrid.lab.experiments.auto_trial import PLANNED_SETTINGS, AutoRule, AutoSection, CalibrationPrices
 from hybrid.lab.experiments.plot import auto_svg
-from hybrid.lab.experiments.problem_report import problem_report
+from hybrid.lab.experiments.problem_report import WANTED, AutoTable, default_answers, problem_report
 from hybrid.lab.experiments.section import CLOUD, LOCAL
 from hybrid.lab.experiments.tariffs import PRICES, SETTINGS, ask_prices
 from hybrid.tasks.statistics import auroc

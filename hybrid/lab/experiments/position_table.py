@@ -26,7 +26,7 @@ from hybrid.prob import (
     kl_divergence,
     tree_certificate,
 )
-from hybrid.tasks.statistics import TAIL, Estimate
+from hybrid.tasks.statistics import TAIL, Estimate, Resamples
 from hybrid.types import Ids
 
 # Intervals for what is measured at many positions of few texts: questions are drawn again, never positions.
@@ -49,16 +49,15 @@ class Positions:
     seed: int = 0
 
     @cached_property
-    def _drawn(self) -> NDArray[np.int64]:
-        even = np.full(self.num_texts, 1.0 / self.num_texts)
-        return np.random.default_rng(self.seed).multinomial(self.num_texts, even, size=NUM_RESAMPLES)
+    def _resamples(self) -> Resamples:
+        return Resamples(self.num_texts, self.seed, NUM_RESAMPLES)
 
     def estimate(self, statistic: Statistic) -> Estimate | None:
         """Return a statistic with its percentile-bootstrap interval over texts; None where it is undefined."""
         value = statistic(np.ones(self.owners.size)) if self.owners.size else None
         if value is None:
             return None
-        found = [statistic(drawn[self.owners].astype(np.float64)) for drawn in self._drawn]
+        found = [statistic(drawn[self.owners]) for drawn in self._resamples.counts.T[1:]]
         known = [each for each in found if each is not None]
         low, high = np.quantile(known, (TAIL, 1.0 - TAIL))
         return Estimate(value, float(low), float(high))
