@@ -1,4 +1,4 @@
-"""The 25 lines of the room's README are the oracle of ``greedy-exact``: the same tokens, of the same origin.
+"""The 25 lines of the room's notes are the oracle of ``greedy-exact``: the same tokens, of the same origin.
 
 The first page names the policies that need no common vocabulary.
 """
@@ -20,10 +20,10 @@ LENGTH, NUM_PAIRS = 12, 60
 
 def oracle():
     """Execute the block as it stands there."""
-    (block,) = BLOCK.findall((Path(hybrid.policy.__file__).parent / "README.md").read_text())
+    (block,) = BLOCK.findall((Path(hybrid.policy.__file__).parent / "NOTES.md").read_text())
     names = {}
     exec(block, names)
-    assert len(block.split("\n\n\n")[0].splitlines()) <= 25, "the README promises 25 lines"
+    assert len(block.split("\n\n\n")[0].splitlines()) <= 25, "the notes promise 25 lines"
     return names["greedy_speculation"]
 
 
