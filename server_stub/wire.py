@@ -1,6 +1,6 @@
 """What several families say alike: refusals, OpenAI's legacy arrays, vLLM's rows of a prompt, usage.
 
-Written from the published definitions (``README.md`` names them), apart from the client's own reading of them: the wire
+Written from the published definitions (``MANUAL.md`` names them), apart from the client's own reading of them: the wire
 exists twice, and each side tests the other (``tests/server_stub/test_golden.py``). Only shapes stand here; what a
 family reads, and what it sends around these shapes, stands in ``dialects``.
 """

@@ -20,6 +20,9 @@ The walks of the ceilings count all of that, overlap off, but no comprehensions,
 on. ``check``: a warm check. ``question``: a warm question under ``kl``, from ``generate`` to its loop's first request.
 ``post``: a warm streamed question to the app of ``hybrid serve`` under ``auto``, to the last byte, through ASGI. A room
 is a sub-package of ``hybrid/``, the files on its top, or ``server_stub``. A file's header is its docstring and imports.
+
+The pages: the lines of the first one, the words of the longest README of a room, and how many words 95 % of their
+sentences have at most. Their limits in ``house.json`` are fixed: ``--write`` leaves them.
 """
 
 from __future__ import annotations
@@ -208,6 +211,36 @@ def rooms() -> Measured:
     return dict(sorted(counted.items())) | {"headers": {"percent of lines": round(100 * headers / lines, 1)}}
 
 
+def room_pages() -> list[Path]:
+    """Return each room's README. Notes, manuals and cards beside it are for whoever looks something up."""
+    return sorted([*ROOT.glob("hybrid/*/README.md"), ROOT / "server_stub/README.md", ROOT / "tests/README.md"])
+
+
+def sentences(page: str) -> list[str]:
+    """Return a page's sentences, those of a list one by one; no code, tables, headings or targets of links."""
+    text = re.sub(r"^(```.*?^```|[#|].*?|    .*?)$", "\n", page, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    paragraphs = re.split(r"\n\s*\n|\n(?=- |\d+\. )", text)
+    joined = (" ".join(re.sub(r"^\s*(- |\d+\. )", "", each).split()) for each in paragraphs)
+    return [sentence for each in joined for sentence in re.split(r"(?<=[.!?])[*)]* ", each) if sentence]
+
+
+def pages() -> dict[str, float]:
+    """Measure the pages that are read first."""
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *room_pages())]
+    lengths = [len(sentence.split()) for text in texts for sentence in sentences(text)]
+    return {
+        "lines of the first page": len(texts[0].splitlines()),
+        "words of the longest README of a room": max(len(text.split()) for text in texts[1:]),
+        "words of a sentence, 95 %": statistics.quantiles(lengths, n=20, method="inclusive")[-1],
+    }
+
+
+def too_long(measured: dict[str, float], limits: dict[str, float]) -> list[str]:
+    """Say which pages are longer than they may be."""
+    return [f"{name}: {measured[name]}, its limit is {most}" for name, most in limits.items() if measured[name] > most]
+
+
 def trouble(measured: Measured, ceilings: Measured) -> list[str]:
     """Say which measured figures are above their ceilings, and which ceilings are too far above what is measured."""
     told = [
@@ -312,8 +345,9 @@ def main() -> None:
         measured = rooms() | walks()
         if args.write:
             write(measured)
-        print(json.dumps(measured, indent=1))
-        sys.exit("\n".join(trouble(measured, json.loads(CEILINGS.read_text(encoding="utf-8"))["ceilings"])) or None)
+        kept = json.loads(CEILINGS.read_text(encoding="utf-8"))
+        print(json.dumps(measured | {"pages": pages()}, indent=1))
+        sys.exit("\n".join(trouble(measured, kept["ceilings"]) + too_long(pages(), kept["pages"])) or None)
     figures = warm_check() | sizes() | shared_names() | tests(cases=args.cases)
     if args.as_json:
         print(json.dumps(figures, indent=1))

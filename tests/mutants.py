@@ -14,7 +14,7 @@ green without a mutant. ``test_house.py`` holds that the table fits the tree.
 
 A drawn mutant (``oracles/drawn_mutants.py``) meets the quick tests of its room that speak of its file, the nearest
 first. What survives them is equivalent, or changes a text or the speed alone, or wants a test and an entry here:
-``tests/README.md`` has the list of what was drawn. A drawn one that no module can be read with is none.
+``tests/NOTES.md`` has the list of what was drawn. A drawn one that no module can be read with is none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every command block of the README and of the rooms' READMEs is executed as it stands there.
+"""Every command block of the README, of the rooms' pages and of the manual is executed as it stands there.
 
 ``sh`` blocks run in a folder that holds the bundled pair in ``hybrid/models``; ``python`` blocks run as programs. The
 installation commands, which need a machine of their own, are run by ``.ci/run`` from the same text.
@@ -25,7 +25,7 @@ BLOCKS = [
     pytest.param(language, block, id=f"{path.relative_to(ROOT)}-{number}")
     for path in [
         ROOT / "README.md",
-        *sorted(ROOT.glob("hybrid/**/README.md")),
+        *sorted(ROOT.glob("hybrid/**/*.md")),
         *sorted(ROOT.glob("examples/**/README.md")),
     ]
     for number, (language, block) in enumerate(FENCE.findall(path.read_text()), start=1)

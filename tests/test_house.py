@@ -6,6 +6,7 @@ import ast
 import doctest
 import functools
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -21,7 +22,17 @@ from vacuous import bare_loops, shared_bounds
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted([*ROOT.glob("hybrid/**/*.py"), *ROOT.glob("server_stub/**/*.py")])
 TESTS = [path for path in sorted(ROOT.glob("tests/**/*.py")) if "sglang_without_cuda" not in path.parts]
+PAGES = [path for top in ("hybrid", "server_stub", "tests", "examples") for path in sorted((ROOT / top).rglob("*.md"))]
+PAGES += [ROOT / "README.md"]
+CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 TOP = {"pyproject.toml", "hybrid", "server_stub", "tests", "examples", "README.md", "LICENSE"}
+
+
+def anchor(title: str) -> str:
+    """Return the name that a page's reader gives a heading."""
+    return re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower()).replace(" ", "-")
 
 
 @functools.cache
@@ -204,3 +215,32 @@ def test_rooms_and_walks_keep_their_ceilings_and_a_ceiling_follows_downwards(mon
     measure = [sys.executable, ROOT / "tests/house.py", "--ceilings"]
     done = subprocess.run(measure, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_pages_are_short_enough_to_be_read(monkeypatch):
+    """A first page, a room's page and a sentence have a limit each, and each limit can be exceeded."""
+    monkeypatch.syspath_prepend(str(ROOT / "tests"))
+    from house import CEILINGS, pages, sentences, too_long
+
+    limits = json.loads(CEILINGS.read_text(encoding="utf-8"))["pages"]
+    assert limits == pages() | {name: limits[name] for name in limits}, "a figure has no limit, or a limit no figure"
+    assert too_long(limits, limits) == []
+    assert len(too_long({name: most + 1 for name, most in limits.items()}, limits)) == 3
+    page = (
+        "# Not read\n\nOne fact. Another\none!\n- A [link](to/it.md).\n\n| no | table |\n\n```sh\nno. code.\n```\n\nEnd"
+    )
+    assert sentences(page) == ["One fact.", "Another one!", "A link.", "End"]
+    assert too_long(pages(), limits) == []
+
+
+def test_every_link_of_a_page_leads_to_a_file_and_a_heading():
+    """Notes and manuals stand beside a room's page: a heading that is renamed would leave links that lead nowhere."""
+    text_of = {path: CODE.sub("", path.read_text(encoding="utf-8")) for path in PAGES}
+    links = [(path, target) for path, text in text_of.items() for target in LINK.findall(text)]
+    for path, target in each_of(links):
+        name, _, heading = target.partition("#")
+        there = (path.parent / name).resolve() if name else path
+        assert there.exists(), f"{path}: {target}"
+        assert not heading or heading in {anchor(title) for title in HEADING.findall(text_of[there])}, (
+            f"{path}: {target}"
+        )

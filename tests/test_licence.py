@@ -46,7 +46,7 @@ def test_the_front_page_and_the_card_say_of_the_bundled_models_what_the_licence_
     """As many as there are; no warranty; and where the weights of each come from."""
     front, card = (
         section(ROOT / "README.md", "Licence"),
-        section(ROOT / "hybrid/models/README.md", "Licence and origin"),
+        section(ROOT / "hybrid/models/CARD.md", "Licence and origin"),
     )
     assert (
         f"the {NUMBERS[len(BUNDLED)]} bundled models (`hybrid/models/*.gguf`) are under the [MIT licence](LICENSE)"

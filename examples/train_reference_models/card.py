@@ -1,4 +1,4 @@
-"""Measure the reference models of a folder and write their card there: ``card.json`` and the page ``README.md``.
+"""Measure the reference models of a folder and write their card there: ``card.json`` and the page ``CARD.md``.
 
     python examples/train_reference_models/card.py
     python examples/train_reference_models/card.py --dir my/models --n 100
@@ -57,7 +57,7 @@ from hybrid.tasks.statistics import auroc
 
 Answers: TypeAlias = Mapping[str, Sequence[GradedAnswer]]
 
-PAGE = "README.md"
+PAGE = "CARD.md"
 NUM_PROBLEMS = 150
 SPLIT: Split = "test"
 

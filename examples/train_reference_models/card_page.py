@@ -201,7 +201,7 @@ def _wordings(models: Models) -> Iterable[str]:
         "The two were given the same problems in different words: what the one says most often the other says least, "
         f"at three strengths. At the hardest level ({hardest}) `wordings-small` was told the mistake of somebody who "
         f"overlooks what is special about it: {told} of the time. So most of what divides the two is wording, and the "
-        "rest are errors of meaning. This was made so; what it is worth elsewhere stands in `hybrid/lab/README.md`."
+        "rest are errors of meaning. This was made so; what it is worth elsewhere stands in `hybrid/lab/NOTES.md`."
     )
     yield _accuracy(models, WORDINGS)
     yield from (_beside(name, model) for name, model in models.items() if model.beside_large)

@@ -245,7 +245,7 @@ CHATS: tuple[tuple[Message, ...], ...] = (
 )
 # Of pairs of one family the first words were 0.4 to 0.8 nats apart at the median (the bundled ladder, SmolLM2 beside
 # its three-bit self and without two layers), 2.4 without four of its thirty layers (lower end 1.7); 9 and 10 where one
-# of the two saw the question without its chat template, or in another one (cloud/README.md).
+# of the two saw the question without its chat template, or in another one (cloud/NOTES.md).
 APART_NATS = 2.0
 SHOWN_TOKENS = 4  # where two chats differ
 

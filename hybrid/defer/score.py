@@ -88,7 +88,7 @@ class Score(Protocol):
 
 
 # The judge of a pair of which nothing is known: kl's, at the threshold of the bundled pair's score, which turns down
-# hardly any draft that is right (defer/README.md).
+# hardly any draft that is right (defer/NOTES.md).
 DEFAULT_NATS = 0.7
 DEFAULT_JUDGE = f"kl:{DEFAULT_NATS:g}"
 # Of a pair that nobody measured most drafts count as turned down, so that they are checked. 64 tokens: an answer of a

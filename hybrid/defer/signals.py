@@ -54,7 +54,7 @@ class CriticNumbers:
     """What the critic, a second local model, says of a draft of T tokens that it has read along. Shapes (T,).
 
     ``kl``: KL(critic || drafter) in nats, at most 50; ``logprob``: log P_critic(token), at least -50. Whether its best
-    token is another adds nothing to these two (README.md).
+    token is another adds nothing to these two (NOTES.md).
     """
 
     kl: Floats

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from hybrid.engine.native import ll
 
-# Tokens between two states. Measured (hybrid/lab/README.md): a state costs a small part of a decode.
+# Tokens between two states. Measured (hybrid/lab/NOTES.md): a state costs a small part of a decode.
 STEP = 4
 # Twelve states, each about twice as far from the end as the next, reach back over thousands of tokens. Where states are
 # large (tens of MiB for a billion parameters) there are fewer, and never fewer than the three places below and one.

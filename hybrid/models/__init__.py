@@ -1,6 +1,6 @@
 """The bundled reference models beside what is known of them.
 
-``README.md`` and ``card.json`` are written by ``examples/train_reference_models/card.py``; how the models were trained
+``CARD.md`` and ``card.json`` are written by ``examples/train_reference_models/card.py``; how the models were trained
 stands there too.
 
 - ``evaluation.py``: which models answer which families (the ladder, the wordings pair); right answers by family, with

@@ -1,6 +1,6 @@
 """The model card: what each file says of itself, what was measured, and the file's fingerprint.
 
-``card.json`` beside the models is the card; ``README.md`` is the same as a page. Both are written by
+``card.json`` beside the models is the card; ``CARD.md`` is the same as a page. Both are written by
 ``examples/train_reference_models/card.py``. The law, tested in ``tests/models/test_card.py``: a file passes only if it
 is, byte for byte, the one that was measured.
 """

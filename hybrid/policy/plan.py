@@ -16,12 +16,12 @@ PlanAction: TypeAlias = Literal["keep", "check", "write"]
 # More than any bill, and finite: an infinite worth times a chance of 0 is 0.
 MOST_WORTH = 1e200
 # On the bundled pair's 1,120 calibration problems, each forecast by a score that had not seen it, this multiple
-# recovers 0.95 of the gap at 0.51 of the cloud's bill (defer/README.md), and no kind of problem is given up for the
+# recovers 0.95 of the gap at 0.51 of the cloud's bill (defer/NOTES.md), and no kind of problem is given up for the
 # others: a short answer and a long one are worth their own price.
 WORTH = 2.2
 # Of a pair that nobody calibrated, learned online from the first question on: on the calibration halves of the bundled
 # pair and of two foreign ladders, 1,200 questions each, this multiple recovers 0.91 to 0.99 at 0.54 to 0.65 of the
-# cloud's bill, under two tariffs; 2.2 recovers 0.94 to 1.00 at 0.59 to 0.71. What it does on others: lab/README.md.
+# cloud's bill, under two tariffs; 2.2 recovers 0.94 to 1.00 at 0.59 to 0.71. What it does on others: lab/NOTES.md.
 UNKNOWN_WORTH = 1.5
 
 

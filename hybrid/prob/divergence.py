@@ -340,7 +340,7 @@ def kl_renormalised_on_shared_support(target: TopK, draft: Dense) -> float:
 # models' own changes ``2 + sqrt(2 KL)`` (either direction) and ``1 + sqrt(2 JS)`` by no factor above e^(n/2), and a
 # total variation by no more than n/2. Nothing lies outside (a convex solver for the least, all corners for the most),
 # and where the two are near some models attain it to first order: ``tests/prob/test_noise.py``. Derived here; the proof
-# is in this room's README. Where the noise comes from must not be known here.
+# is in this room's NOTES.md. Where the noise comes from must not be known here.
 
 # What one side counts as until it is measured: a guess (the bundled models' own is 0.017 to 0.032).
 UNMEASURED = 0.01

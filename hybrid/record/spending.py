@@ -17,7 +17,7 @@ from hybrid.spend import Bill, TokenTimes, as_times, as_usd
 
 # An answer that is dearer than the cloud alone by less than a tenth: its bill says so, and no note.
 DEAR = 1.1
-# Tokens that the cloud writes at a handoff where asking often does not pay: measured in lab/README.md.
+# Tokens that the cloud writes at a handoff where asking often does not pay: measured in lab/NOTES.md.
 LONG_HOLD = 96
 # An answer that took less than twice what the cloud alone would have, or that was over so soon: nobody minds.
 SLOW, LEAST_S = 2.0, 3.0

@@ -64,7 +64,7 @@ def block_tokens(num_shown: int) -> int:
     limit of their own. What is reserved, and what a stream that is left early counts as, is then no more than what was
     written, or 512 tokens. Each further block has the endpoint read the prompt and the answer so far again. For an
     answer of N tokens that is the prompt log2(N / 512) times more and less than 2 N tokens; in blocks of one length it
-    would grow with N squared. ``run/README.md`` has what it cost.
+    would grow with N squared. ``run/NOTES.md`` has what it cost.
 
     >>> [block_tokens(shown) for shown in (0, 512, 1024, 2048)]
     [512, 512, 1024, 2048]

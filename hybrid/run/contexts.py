@@ -39,7 +39,7 @@ from hybrid.types import Ids, Message
 # of everyday questions more than 95 % are. It is decided by the question alone, never by what was asked before.
 
 # The novelty (``Familiarity.novelty``) from which a question is of none of the families: chosen on 4,200 problems of
-# the calibration split and 34 everyday questions, of which 0.4 % and all lie beyond; README.md has the test split's.
+# the calibration split and 34 everyday questions, of which 0.4 % and all lie beyond; NOTES.md has the test split's.
 STRANGE_NOVELTY = 0.5
 
 

@@ -153,7 +153,7 @@ def test_the_page_depends_on_the_card_alone():
 
 
 def test_the_page_that_ships_is_the_one_of_the_card_that_ships():
-    assert (MODELS / "README.md").read_text(encoding="utf-8") == page(load(MODELS))
+    assert (MODELS / "CARD.md").read_text(encoding="utf-8") == page(load(MODELS))
 
 
 def test_the_models_that_ship_are_the_ones_that_were_measured():

@@ -51,10 +51,10 @@ def asked(monkeypatch):
 def test_a_card_is_written_for_programs_and_for_people(run, folder, asked, capsys):
     before = load(folder)
     assert run("--dir", folder) == 0
-    assert capsys.readouterr().out.splitlines() == [str(folder / "card.json"), str(folder / "README.md")]
+    assert capsys.readouterr().out.splitlines() == [str(folder / "card.json"), str(folder / "CARD.md")]
     assert before != load(folder) == made(mid={"gcd": 7})
-    assert (folder / "README.md").read_text(encoding="utf-8") == page(load(folder))
-    assert {path.name for path in folder.iterdir()} == {"card.json", "README.md", *(f"{n}.gguf" for n in NAMES)}
+    assert (folder / "CARD.md").read_text(encoding="utf-8") == page(load(folder))
+    assert {path.name for path in folder.iterdir()} == {"card.json", "CARD.md", *(f"{n}.gguf" for n in NAMES)}
     assert asked == [(folder, 150)]
 
 
@@ -106,7 +106,7 @@ def test_an_interruption_leaves_the_card_as_it_was(run, folder, monkeypatch):
     monkeypatch.setattr(script, "measure_models", interrupted)
     assert run("--dir", folder) == 130
     assert (folder / "card.json").read_bytes() == before
-    assert not (folder / "README.md").exists()
+    assert not (folder / "CARD.md").exists()
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_an_interruption_leaves_the_card_as_it_was(run, folder, monkeypatch):
     [
         (lambda _: None, "none", "No such file or directory"),
         (lambda folder: ((folder / "card.json").unlink(), (folder / "card.json").mkdir()), "", "not a file"),
-        (lambda folder: (folder / "README.md").mkdir(), "", "not a file"),
+        (lambda folder: (folder / "CARD.md").mkdir(), "", "not a file"),
     ],
     ids=["no folder", "a folder for the card", "a folder for the page"],
 )

@@ -2,7 +2,7 @@
 
     python tests/serve/record_clients.py        wants the environments openai2 and openai3 (server_environments.py)
 
-What each must be answered with is written by the rules in ``expected``, which are those of hybrid/serve/README.md, and
+What each must be answered with is written by the rules in ``expected``, which are those of hybrid/serve/MANUAL.md, and
 is then held against the endpoint by ``test_golden.py``. Files without a version were written by hand.
 """
 

@@ -56,9 +56,9 @@ def test_a_family_publishes_two_or_three_levels_in_words_with_shares_that_add_up
 
 
 @families
-def test_the_readme_publishes_every_level_as_it_is(family):
+def test_the_notes_publish_every_level_as_it_is(family):
     """The table is what a reader of a card goes by; a level changed after training must not pass in silence."""
-    said = (Path(tasks.__file__).parent / "README.md").read_text()
+    said = (Path(tasks.__file__).parent / "NOTES.md").read_text()
     for number in each_of(family.numbers):
         level = family.levels[number - 1]
         given = " ".join(model for model in ("small", "mid", "large") if number in levels_given(model, family))
@@ -67,8 +67,8 @@ def test_the_readme_publishes_every_level_as_it_is(family):
 
 
 @families
-def test_the_readme_shows_a_mistake_of_every_family_that_has_one(family):
-    said = (Path(tasks.__file__).parent / "README.md").read_text().split("| mistake |")[1].split("\n\n")[0]
+def test_the_notes_show_a_mistake_of_every_family_that_has_one(family):
+    said = (Path(tasks.__file__).parent / "NOTES.md").read_text().split("| mistake |")[1].split("\n\n")[0]
     has = any(problem.mistake for problem in drawn(family, 20, level=len(family.levels)))
     assert (f"| {family.name} | " in said) == has
 

@@ -216,8 +216,8 @@ def test_the_small_model_goes_on_with_what_is_right_where_that_was_begun():
 # ---- what is published ---------------------------------------------------------------------------------------------
 
 
-def test_the_readme_says_how_large_the_world_is_and_shows_a_mistake_of_every_family():
-    said = (Path(tasks.__file__).parent / "README.md").read_text().split("## Many right wordings")[1].split("\n## ")[0]
+def test_the_notes_say_how_large_the_world_is_and_show_a_mistake_of_every_family():
+    said = (Path(tasks.__file__).parent / "NOTES.md").read_text().split(": Many right wordings\n")[1].split("\n## ")[0]
     assert f"{len(CONCEPT_OF)} words say {len(CONCEPTS)}\nconcepts" in said
     assert ", ".join(f"{share:g}" for share in FALLS[:2]) + f" or {FALLS[2]:g} times" in said
     told = [f"{100 * share:.0f}" for share in MISTAKEN.values()]

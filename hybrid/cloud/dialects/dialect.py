@@ -161,7 +161,7 @@ class Dialect(ABC):
         """Read the charge from one reply to a check: at least the tokens it shows. Must not raise: it may be broken."""
 
     def max_usage(self, question: ModelQuestion) -> CloudUsage:
-        """Return the most that an answer may be charged: nothing cached, everything written. By text: see README."""
+        """Return the most that an answer may be charged: nothing cached, everything written. By text: see NOTES.md."""
         return max_usage(question)
 
     def min_usage(self, question: ModelQuestion) -> CloudUsage:
