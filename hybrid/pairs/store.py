@@ -39,6 +39,8 @@ from hybrid.store.json_store import JsonLines, locked
 
 SHIPPED = Path(hybrid.defer.__file__).parent / "data"
 STATE_VERSION = 1
+# Each is some 0.3 MB, and a file is read whole.
+MOST_CALIBRATIONS = 64
 # A calibration's file of before: one that it had replaced, the one in force, one that was taken back.
 _FORMER = re.compile(r"(.+)\.calibration\.json(?:\.(earlier|taken-back)-(\d+))?")
 _PLACES = {"earlier": 0, None: 1, "taken-back": 2}
@@ -105,7 +107,9 @@ class PairStore:
     @cached_property
     def calibrations(self) -> JsonLines[Calibration | _TakenBack]:
         """The user's own calibrations, and which were taken back, in the order in which that was done."""
-        return JsonLines(self._folder / "calibrations.jsonl", self._read_calibration, self._former_calibrations())
+        former = self._former_calibrations()
+        path, read = self._folder / "calibrations.jsonl", self._read_calibration
+        return JsonLines(path, read, former, self._newest, MOST_CALIBRATIONS, leaves_aside=True)
 
     @cached_property
     def outcomes(self) -> JsonLines[Outcomes]:
@@ -130,7 +134,7 @@ class PairStore:
 
     def in_force(self) -> list[Calibration]:
         """Return the user's own calibrations that were not replaced or taken back, the newest first."""
-        kept = [kept[-1] for kept, _ in self._stacks().values() if kept]
+        kept = [kept[-1] for kept, _ in self._stacks(self.calibrations.read()[0]).values() if kept]
         return [found for _, found in sorted(kept, key=lambda each: each[0], reverse=True)]
 
     def take_back(self, critic: str | None = None) -> bool:
@@ -140,7 +144,9 @@ class PairStore:
         back come again, as they were. Raises UsageError.
         """
         newest = next((each.judge for each in self.in_force() if each.critic == critic), None)
-        if newest is None and not any(aside for key, (_, aside) in self._stacks().items() if key[1] == critic):
+        if newest is None and not any(
+            aside for key, (_, aside) in self._stacks(self.calibrations.read()[0]).items() if key[1] == critic
+        ):
             return False
         self.add_calibration(msgspec.json.encode(_TakenBack(newest, critic)))
         return True
@@ -169,10 +175,20 @@ class PairStore:
             msg = f"{self.calibrations.path} cannot be written: {error.strerror}"
             raise UsageError(msg) from None
 
-    def _stacks(self) -> dict[tuple[str, str | None], tuple[list[_Kept], list[_Kept]]]:
+    def _newest(self, lines: Sequence[Calibration | _TakenBack]) -> list[bytes]:
+        """Return the calibrations in force, and the one before each, oldest first."""
+        newest = sorted(
+            (each for kept, _ in self._stacks(lines).values() for each in kept[-2:]), key=lambda each: each[0]
+        )
+        return [json.dumps(each.to_json()).encode() for _, each in newest]
+
+    @staticmethod
+    def _stacks(
+        lines: Sequence[Calibration | _TakenBack],
+    ) -> dict[tuple[str, str | None], tuple[list[_Kept], list[_Kept]]]:
         """Return by judge and critic what was kept, the one in force last, and what was taken back of it."""
         stacks = dict[tuple[str, str | None], tuple[list[_Kept], list[_Kept]]]()
-        for number, line in enumerate(self.calibrations.read()[0]):
+        for number, line in enumerate(lines):
             if isinstance(line, Calibration):
                 kept, _ = stacks.setdefault((line.judge, line.critic), ([], []))
                 if kept and kept[-1][1].to_json() == line.to_json():

@@ -146,7 +146,8 @@ class JsonLines(Generic[Line]):
     """A file that grows by a line, and the files of earlier versions whose lines stand before its own.
 
     ``read_line`` raises ValueError for what is no line of it. ``former``: each earlier file with the lines that follow
-    its own; the next line that is added moves them. ``folded`` makes fewer of more than ``most`` lines.
+    its own; the next line that is added moves them. ``folded`` makes fewer of ``most`` lines; with ``leaves_aside`` the
+    file that was folded stays beside it.
     """
 
     path: Path
@@ -154,6 +155,7 @@ class JsonLines(Generic[Line]):
     former: Mapping[Path, Sequence[bytes]] = field(default_factory=dict)
     folded: Callable[[Sequence[Line]], Sequence[bytes]] | None = None
     most: int = 1000
+    leaves_aside: bool = False
 
     def read(self) -> tuple[list[Line], list[Path]]:
         """Return what can be read, the newest last, and the files that hold more than that."""
@@ -185,12 +187,15 @@ class JsonLines(Generic[Line]):
         with locked(self.path):
             lines, damaged = self._read()
             if not damaged and not any(path.exists() for path in self.former) and len(lines) < self.most:
-                with open(self.path, "ab", opener=owners) as file:
-                    file.write(line + b"\n")
+                with open(self.path, "ab+", opener=owners) as file:
+                    file.seek(max(0, file.tell() - 1))
+                    cut = file.read(1) not in {b"", b"\n"}  # by a disk that was full: the last line lacks its end
+                    file.write(b"\n" * cut + line + b"\n")
                 return
             kept = [raw for raw, _ in lines]
             if self.folded is not None and len(lines) >= self.most:
                 kept = [*self.folded([each for _, each in lines])]
+                damaged += [self.path] if self.leaves_aside and self.path not in damaged else []
             _put_in_place(self.path, b"".join(each + b"\n" for each in (*kept, line)), damaged, self.former)
 
 

@@ -220,6 +220,13 @@ def test_a_line_that_is_damaged_is_not_believed_and_not_lost(state, damage):
         assert path_of(state).with_name(f"outcomes.jsonl.{number}.aside").read_bytes() == damaged
 
 
+def test_a_line_that_was_cut_by_its_end_alone_stays_and_the_next_does_not_go_on_in_it(state):
+    state.add(JUDGE, [outcome(1)])
+    path_of(state).write_bytes(path_of(state).read_bytes().removesuffix(b"\n"))
+    assert state.add(JUDGE, [outcome(2)])
+    assert learned(state) == (outcome(1), outcome(2))
+
+
 def test_what_is_killed_while_it_puts_a_damaged_file_aside_loses_no_other_line(state, monkeypatch):
     """The file had its other name before the new one was there, and nobody knew what it held."""
     state.add(JUDGE, [outcome(1)])

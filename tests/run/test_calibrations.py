@@ -194,6 +194,19 @@ def test_taking_back_walks_from_the_newest_to_the_packages_and_round_again_and_l
     assert not list((folder / "state").rglob("calibrations.jsonl"))
 
 
+def test_many_calibrations_are_folded_and_the_file_of_all_stays_beside(folder, monkeypatch):
+    monkeypatch.setattr(store, "MOST_CALIBRATIONS", 6)
+    kept = [replace(OURS, worth=float(number), judge=f"kl:{number % 2}") for number in range(1, 8)]
+    paths = {keep_calibration(each) for each in kept}
+    (path,) = paths
+    assert len(path.read_bytes().splitlines()) == 5
+    assert len(path.with_name(f"{path.name}.1.aside").read_bytes().splitlines()) == 6
+    assert [calibration_for("abc", "big", judge) for judge in ("kl:1", "kl:0", None)] == [kept[6], kept[5], kept[6]]
+    assert take_back()
+    assert calibration_for("abc", "big", "kl:1") == kept[4]
+    assert calibration_for("abc", "big", "kl:0") == kept[5]
+
+
 def test_what_is_taken_back_is_the_pairs_own_with_the_same_critic(folder):
     keep_calibration(replace(OURS, score=score_of("c1")))
     keep_calibration(OURS)
