@@ -51,6 +51,7 @@ from hybrid.policy import decode
 from hybrid.serve.served import ServeOptions
 
 ROOT = Path(hybrid.__file__).parent.parent
+CHECKOUT = Path(__file__).parent.parent  # the pages are not installed
 HOUSE = f"{ROOT / 'hybrid'}/"
 CEILINGS = Path(__file__).with_name("house.json")
 Entered: TypeAlias = Counter[tuple[str, str, bool]]
@@ -213,7 +214,8 @@ def rooms() -> Measured:
 
 def room_pages() -> list[Path]:
     """Return each room's README. Notes, manuals and cards beside it are for whoever looks something up."""
-    return sorted([*ROOT.glob("hybrid/*/README.md"), ROOT / "server_stub/README.md", ROOT / "tests/README.md"])
+    rooms = CHECKOUT.glob("hybrid/*/README.md")
+    return sorted([*rooms, CHECKOUT / "server_stub/README.md", CHECKOUT / "tests/README.md"])
 
 
 def sentences(page: str) -> list[str]:
@@ -227,7 +229,7 @@ def sentences(page: str) -> list[str]:
 
 def pages() -> dict[str, float]:
     """Measure the pages that are read first."""
-    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *room_pages())]
+    texts = [path.read_text(encoding="utf-8") for path in (CHECKOUT / "README.md", *room_pages())]
     lengths = [len(sentence.split()) for text in texts for sentence in sentences(text)]
     return {
         "lines of the first page": len(texts[0].splitlines()),
