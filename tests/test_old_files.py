@@ -103,6 +103,20 @@ def test_what_was_counted_of_experts_is_read_and_added_to():
     assert not counts_file().with_name("experts.json").exists()
 
 
+def test_what_an_earlier_version_counts_after_the_move_is_put_aside():
+    store, former = JsonStore(counts_file(), "pairs"), counts_file().with_name("pairs.json")
+    key, counts = next(iter(entries("state/pairs.json").items()))
+    assert store.keep("other", counts)
+    assert store.keep(key, {"another": "count"})
+    assert not [*former.parent.glob("pairs.json*")]
+    shutil.copy(OLD / "state/pairs.json", former)
+    assert store.keep("other", counts)
+    assert store.read_entries()[key] == {"another": "count"}
+    (aside,) = former.parent.glob("pairs.json*")
+    assert aside.name == "pairs.json.1.aside"
+    assert aside.read_bytes() == (OLD / "state/pairs.json").read_bytes()
+
+
 def test_a_damaged_file_of_before_is_told_used_as_far_as_it_goes_and_put_aside():
     old = counts_file().with_name("pairs.json")
     old.write_text(damaged := old.read_text().replace("60", "61"))

@@ -244,15 +244,19 @@ class PairStore:
                     number = int(named[3] or 0)
                     files[named[1]][_PLACES[named[2]], -number if named[2] == "taken-back" else number] = path
         found = dict[Path, list[bytes]]()
-        for places in sorted(
-            files.values(), key=lambda places: places[1, 0].stat().st_mtime_ns if (1, 0) in places else 0
-        ):
+        for places in sorted(files.values(), key=lambda places: _changed_ns(places.get((1, 0)))):
             found |= {path: [] for _, path in sorted(places.items())}
             for path in (path for place, path in places.items() if place[0] == _PLACES["taken-back"]):
                 with contextlib.suppress(OSError, UsageError, ValueError, RecursionError):
                     back = Calibration.from_json(json.loads(read_regular(path).decode()))
                     found[max(places.items())[1]].append(msgspec.json.encode(_TakenBack(back.judge, back.critic)))
         return found
+
+
+def _changed_ns(path: Path | None) -> int:
+    with contextlib.suppress(OSError):  # another process may be moving it
+        return path.stat().st_mtime_ns if path is not None else 0
+    return 0
 
 
 def calibration_for(

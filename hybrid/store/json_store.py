@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from hybrid.errors import UsageError
-from hybrid.store.files import file_lock, make_folder, owners, read_regular, replace, replace_content
+from hybrid.store.files import MOST_BYTES, file_lock, make_folder, owners, read_regular, replace, replace_content
 
 VERSION = 1
 # A change takes milliseconds; a process that locks the file for longer is stuck.
@@ -101,6 +101,9 @@ class JsonStore:
         """
         with contextlib.suppress(OSError), locked(self.path):
             entries, others, damaged = self._read()
+            former = _entries(self._former)[0]
+            if self._former not in damaged and any(entries.get(key, each) != each for key, each in former.items()):
+                damaged.append(self._former)  # an earlier version went on with it: nobody can tell how to add that
             newest = list(change(entries).items())[-(self.most or 0) :]
             held = json.loads(json.dumps({**others, **{f"{self.section} {key}": entry for key, entry in newest}}))
             sums = {key: _checksum(key, entry) for key, entry in held.items()}
@@ -146,8 +149,8 @@ class JsonLines(Generic[Line]):
     """A file that grows by a line, and the files of earlier versions whose lines stand before its own.
 
     ``read_line`` raises ValueError for what is no line of it. ``former``: each earlier file with the lines that follow
-    its own; the next line that is added moves them. ``folded`` makes fewer of ``most`` lines; with ``leaves_aside`` the
-    file that was folded stays beside it.
+    its own; the next line that is added moves them. ``folded`` makes fewer of ``most`` lines, or of half the bytes that
+    a file may have; with ``leaves_aside`` the files that were folded stay beside it.
     """
 
     path: Path
@@ -186,16 +189,20 @@ class JsonLines(Generic[Line]):
         """Add a line; what cannot be read is put aside, and the rest of it stays. Raises OSError."""
         with locked(self.path):
             lines, damaged = self._read()
-            if not damaged and not any(path.exists() for path in self.former) and len(lines) < self.most:
+            former = [path for path in self.former if path.exists()]
+            is_long = len(lines) >= self.most or sum(len(raw) for raw, _ in lines) + len(line) > MOST_BYTES // 2
+            if not damaged and not former and not is_long:
                 with open(self.path, "ab+", opener=owners) as file:
                     file.seek(max(0, file.tell() - 1))
                     cut = file.read(1) not in {b"", b"\n"}  # by a disk that was full: the last line lacks its end
                     file.write(b"\n" * cut + line + b"\n")
                 return
             kept = [raw for raw, _ in lines]
-            if self.folded is not None and len(lines) >= self.most:
+            if self.folded is not None and is_long:
                 kept = [*self.folded([each for _, each in lines])]
-                damaged += [self.path] if self.leaves_aside and self.path not in damaged else []
+                if self.leaves_aside:
+                    own = [self.path] if self.path.exists() else []
+                    damaged = [*dict.fromkeys([*damaged, *former, *own])]
             _put_in_place(self.path, b"".join(each + b"\n" for each in (*kept, line)), damaged, self.former)
 
 
@@ -216,8 +223,8 @@ def _put_aside(path: Path) -> None:
     while os.path.lexists(aside := path.with_name(f"{path.name}.{number}.aside")):
         number += 1
     try:
-        os.link(path, aside, follow_symlinks=False)
-    except (OSError, NotImplementedError):  # there are no two names of one file here
+        os.link(path, aside, follow_symlinks=os.link not in os.supports_follow_symlinks)
+    except OSError:  # there are no two names of one file here
         replace(path, aside)
 
 

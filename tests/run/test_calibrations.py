@@ -207,6 +207,47 @@ def test_many_calibrations_are_folded_and_the_file_of_all_stays_beside(folder, m
     assert calibration_for("abc", "big", "kl:0") == kept[5]
 
 
+def bought_before(folder, *found):
+    """Files of before there were folders: the last is in force, those before it were replaced."""
+    (scores := folder / "state" / "hybrid-llm" / "scores").mkdir(parents=True)
+    digest = PairStore("abc", "big")._digest
+    *earlier, newest = found
+    for number, calibration in enumerate(earlier, start=1):
+        path = scores / f"{digest}-0.calibration.json.earlier-{number}"
+        path.write_text(json.dumps(calibration.to_json()))
+    (scores / f"{digest}-0.calibration.json").write_text(json.dumps(newest.to_json()))
+
+
+@pytest.mark.parametrize("in_folder", [0, 5])
+def test_what_was_bought_before_is_moved_whole_before_anything_is_folded(folder, monkeypatch, in_folder):
+    former = [replace(OURS, worth=float(number)) for number in range(1, 9)]
+    newer = [replace(OURS, worth=float(number)) for number in range(11, 11 + in_folder)]
+    for each_one in newer:
+        keep_calibration(each_one)
+    monkeypatch.setattr(store, "MOST_CALIBRATIONS", 6)
+    bought_before(folder, *former)
+    kept = [replace(OURS, worth=float(number)) for number in (21, 22)]
+    paths = {keep_calibration(each_one) for each_one in kept}
+    (path,) = paths
+    files = [*path.parent.glob("calibrations.jsonl*"), *(folder / "state" / "hybrid-llm" / "scores").glob("*")]
+    held = [line for file in files for line in file.read_text().splitlines()]
+    assert {json.loads(line)["worth"] for line in held} == {each_one.worth for each_one in (*former, *newer, *kept)}
+    assert calibration_for("abc", "big") == kept[1]
+    assert take_back()
+    assert calibration_for("abc", "big") == kept[0]
+
+
+def test_calibrations_are_folded_before_their_file_is_too_long_to_be_read(folder, monkeypatch):
+    monkeypatch.setattr("hybrid.store.json_store.MOST_BYTES", 3000)
+    monkeypatch.setattr("hybrid.store.files.MOST_BYTES", 3000)
+    kept = [replace(OURS, worth=float(number)) for number in range(1, 30)]
+    for each_one in kept:
+        path = keep_calibration(each_one)
+        assert path.stat().st_size < 3000
+        assert calibration_for("abc", "big") == each_one
+    assert list(path.parent.glob("*.aside"))
+
+
 def test_what_is_taken_back_is_the_pairs_own_with_the_same_critic(folder):
     keep_calibration(replace(OURS, score=score_of("c1")))
     keep_calibration(OURS)
