@@ -157,7 +157,7 @@ def words() -> str:
     """Find open ends and machine paths."""
     found = []
     for path in tracked():
-        if path.suffix not in {".py", ".md", ".toml"} or path == Path(__file__).resolve():
+        if path.suffix not in {".py", ".md", ".toml", ".json", ".jsonl"} or path == Path(__file__).resolve():
             continue
         for number, line in enumerate(path.read_text().splitlines(), start=1):
             if MACHINE.search(line) or (path.suffix == ".py" and OPEN_ENDS.search(line)):
