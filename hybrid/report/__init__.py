@@ -39,7 +39,7 @@ class Text:
 class Table:
     """Figures under their columns, the first of which names the rows; no columns: a value beside each name.
 
-    ``notes``: what must be known to read it.
+    A column without a name holds words. ``notes``: what must be known to read the table.
     """
 
     heading: str

@@ -83,7 +83,7 @@ def _table(shown: report.Table) -> list[RenderableType]:
         return [grid]
     table = rich_table.Table(header_style="bold", box=SIMPLE, pad_edge=False)
     for number, column in enumerate(shown.columns):
-        table.add_column(Text(column), justify="right" if number else "left", no_wrap=True)
+        table.add_column(Text(column), justify="right" if number and column else "left", no_wrap=True)
     for row in shown.rows:
         table.add_row(*map(_text, row))
     # A figure is never shortened: a narrow terminal breaks the lines instead.
