@@ -243,7 +243,7 @@ def test_a_failed_request_has_its_reason_below_its_row_and_a_day_has_24_hours(lo
     events += [RequestSettled("b", "check", CloudUsage(3, 1), 7, 3.0), CheckAnswered("b", 4)]
     events.append(TokenEmitted(0, Token(1, "four", "local", "accepted")))
     with served(ServeOptions(shows_texts=True)) as (url, watch, call):
-        watch.standing = Open()
+        watch.health = Open()
         call(play(watch, events, once_looked_at=False)).result(60)
         seen = looking(url, "wide")["wide"]
     assert seen["requests"] == ["check", f"failed: {why}", "check"]
