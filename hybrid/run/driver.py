@@ -238,7 +238,7 @@ class Driver:
         self._record_local_rows()
         self._record_written(request, reply)
         if not request.ban:  # what is drawn from the rest alone says little of the whole
-            self._drafter.hear(request.at, reply.span)
+            self._drafter.observe(request.at, reply.span)
         self._cut = reply.cut
         return reply
 
@@ -288,7 +288,7 @@ class Driver:
         self._record_local_rows()
         own = [pending.draft_row for pending in request.span]
         known = zip(request.span, reply.rows, [*rows, *own[len(rows) :]], strict=False)
-        self._drafter.hear(
+        self._drafter.observe(
             request.at, tuple(replace(token, target_row=row, draft_row=local) for token, row, local in known)
         )
         return replace(reply, draft_rows=rows)

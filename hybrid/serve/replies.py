@@ -60,7 +60,7 @@ class RowKeeper:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._num_read = 0
 
-    def hear(self, event: Event) -> TokenScore | None:
+    def observe(self, event: Event) -> TokenScore | None:
         """Take an event; return what is known of the token that came with it, if it is part of the answer itself."""
         match event:
             case RecordingStarted(pieces=pieces):
@@ -191,7 +191,7 @@ def _sum(costs: Sequence[int | None]) -> int | None:
 
 
 @dataclass(frozen=True)
-class Shape:
+class ChatFormat:
     """The shapes of one request's reply. ``num_top`` None: no log-probabilities are wanted."""
 
     model: str
@@ -260,7 +260,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class TextShape(Shape):
+class CompletionFormat(ChatFormat):
     """The shapes of ``/v1/completions``: a text that goes on."""
 
     prefix = "cmpl-"

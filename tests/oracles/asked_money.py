@@ -15,11 +15,11 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 from asgi_caller import Endpoint
-from chat_kinds import Served
+from chat_kinds import AppState
 from counting_chat import CountingChat
 
 import hybrid
-from hybrid.serve.served import ServeOptions
+from hybrid.serve.app_state import ServeOptions
 from hybrid.spend.durable import FileLedger, LedgerAdmin
 
 PRICE = "1/0.1/4"
@@ -60,7 +60,7 @@ class Books:
 
     answers: list[Any] = field(default_factory=list)
     bookings: list[Booking] = field(default_factory=list)
-    served: list[Served] = field(default_factory=list)
+    served: list[AppState] = field(default_factory=list)
     spent: int = 0  # with what is still reserved
 
     @property

@@ -205,7 +205,9 @@ def test_whoever_hears_is_told_how_a_stream_that_was_left_was_settled(house, run
     h, heard = house(), []
 
     async def leave():
-        async with aclosing(h.client.stream("a b c", raw=True, policy="cloud", max_tokens=60, hear=heard.append)) as it:
+        async with aclosing(
+            h.client.stream("a b c", raw=True, policy="cloud", max_tokens=60, on_event=heard.append)
+        ) as it:
             async for event in it:
                 if isinstance(event, TokenEmitted):
                     break
