@@ -228,9 +228,9 @@ def _model_folder(folder: Path | None) -> Iterator[Path]:
 def _print(report: BenchmarkReport) -> None:
     from hybrid.lab.speed.measure import machine  # noqa: PLC0415
 
-    rows = tuple(map(_cells, report.figures))
-    told = [Text(f"{report.setting}."), Text(f"{machine()}.")]
-    terminal.show([Table("", ("", "median", "quartiles", "bound", ""), rows), *told])
+    columns = ("", "median", "quartiles", "bound", "note")
+    table = Table("", columns, [*map(_cells, report.figures)], words=("", "bound", "note"))
+    terminal.show([table, Text(f"{report.setting}."), Text(f"{machine()}.")])
 
 
 def _cells(figure: Measurement) -> tuple[str, ...]:

@@ -335,7 +335,7 @@ def _print_caps(found: dict[str, Any]) -> None:
             _left(row["left_nanousd"]),
         )
         rows.append((row["level"], row["window"] or ("each" if row["spent_nanousd"] is None else ""), *amounts))
-    terminal.show([Table("", ("USD", "window", "cap", "spent", "reserved", "left"), tuple(rows))])
+    terminal.show([Table("", ("USD", "window", "cap", "spent", "reserved", "left"), rows)])
     console.print(Text(f"Kept in {found['ledger']}."))
     if found["num_open"]:
         held = f"{as_usd(found['open_nanousd'])} reserved, whatever is charged"

@@ -39,13 +39,14 @@ class Text:
 class Table:
     """Figures under their columns, the first of which names the rows; no columns: a value beside each name.
 
-    A column without a name holds words. ``notes``: what must be known to read the table.
+    ``notes``: what must be known to read the table. ``words``: columns of words, which a narrow terminal wraps.
     """
 
     heading: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: Sequence[tuple[str, ...]]
     notes: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -83,12 +83,13 @@ def _table(shown: report.Table) -> list[RenderableType]:
         return [grid]
     table = rich_table.Table(header_style="bold", box=SIMPLE, pad_edge=False)
     for number, column in enumerate(shown.columns):
-        table.add_column(Text(column), justify="right" if number and column else "left", no_wrap=True)
+        words = column in shown.words
+        table.add_column(Text(column), justify="left" if words or not number else "right", no_wrap=not words)
     for row in shown.rows:
         table.add_row(*map(_text, row))
-    # A figure is never shortened: a narrow terminal breaks the lines instead.
-    wide = Console(width=WIDEST)
-    table.width = Measurement.get(wide, wide.options, table).maximum
+    if not shown.words:  # a figure is never shortened: a narrow terminal breaks the lines instead
+        wide = Console(width=WIDEST)
+        table.width = Measurement.get(wide, wide.options, table).maximum
     return [*([_text(shown.heading, "strong")] if shown.heading else []), table]
 
 

@@ -94,6 +94,15 @@ def test_a_table_is_shown_as_it_is_and_no_figure_is_cut_off_on_a_narrow_terminal
     assert "1234567890" * 5 in text.replace("\n", "")
 
 
+def test_a_column_of_words_wraps_so_that_the_figures_beside_it_stand_on_one_line():
+    table = Table("", ("", "num", "said"), [("a name", "1234567", "some words that are long")], words=("said",))
+    lines = drawn(terminal.layout([table], colours=False), width=30).splitlines()
+    (line,) = [line for line in lines if "1234567" in line]
+    assert "a name" in line
+    assert max(map(len, lines)) == 30
+    assert " ".join("".join(line[20:] for line in lines[3:]).split()) == "some words that are long"
+
+
 def test_a_picture_is_sound_and_names_no_other_host(shown):
     svg = terminal.picture("hybrid demo", shown)
     ET.fromstring(svg)

@@ -27,7 +27,7 @@ def demonstration(found: RealComparison) -> list[Block]:
         *report.introduction(found.trials, "questions of the test split, drawn by the seed, the kinds taking turns"),
         *map(example, range(len(found.questions))),
         Heading(f"All {len(found.questions)} questions", page_only=True),
-        Table("", COLUMNS, tuple(_row(found, trial) for trial in found.trials.values())),
+        Table("", COLUMNS, [_row(found, trial) for trial in found.trials.values()]),
         *(Text(said, "faint") for said in _notes(found)),
     ]
 

@@ -46,8 +46,8 @@ def demonstration(comparison: Comparison) -> list[Block]:
         *introduction(comparison.trials, HOW_CHOSEN),
         *map(example, pick_examples(comparison)),
         Heading(f"All {len(problems)} problems", page_only=True),
-        Table("", COLUMNS, tuple(row(comparison, name) for name in comparison.trials)),
-        Table("", (), tuple(score for name in names for score in scores(comparison, name))),
+        Table("", COLUMNS, [row(comparison, name) for name in comparison.trials]),
+        Table("", (), [score for name in names for score in scores(comparison, name)]),
         *(Text(said, "faint") for said in (about_rpi(comparison), *notes(comparison), about_settings())),
         Heading("Every answer of the hybrids", page_only=True),
         *map(every, names),
@@ -73,7 +73,7 @@ def calibration(comparison: Comparison) -> list[Block]:
     failed = warning(comparison.trials)
     return [
         *([Text(failed, "alarm")] if failed else []),
-        Table("", (named, correct, "RPI (95 %\ninterval)", share, ratio, ""), tuple(rows)),
+        Table("", (named, correct, "RPI (95 %\ninterval)", share, ratio, ""), rows),
         *(Text(f"* {said}") for said in choice(comparison)),
         Text(),
         *(Text(said, "faint") for said in (about_rpi(comparison), *notes(comparison))),
