@@ -69,7 +69,7 @@ def test_lines_in_any_order_cut_at_any_byte_end_in_one_line_a_question(tmp_path,
     path, found = tmp_path / "out", whole.splitlines(keepends=True)
     for number, order in each_of(enumerate(permutations(found))):  # 24 orders: six of them at each byte
         raw = b"".join(order)
-        for cut in sorted({*range(number % 4, len(raw) + 1, 4), *accumulate(map(len, order), initial=0)}):
+        for cut in each_of(sorted({*range(number % 4, len(raw) + 1, 4), *accumulate(map(len, order), initial=0)})):
             path.write_bytes(raw[:cut])
             kept, done = go_on(path)
             assert kept == [json.loads(line)["line"] for line in order[: raw[:cut].count(b"\n")]]
