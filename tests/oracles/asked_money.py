@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 from asgi_caller import Endpoint
-from chat_kinds import AppState
+from chat_kinds import Served
 from counting_chat import CountingChat
 
 import hybrid
@@ -60,7 +60,7 @@ class Books:
 
     answers: list[Any] = field(default_factory=list)
     bookings: list[Booking] = field(default_factory=list)
-    served: list[AppState] = field(default_factory=list)
+    served: list[Served] = field(default_factory=list)
     spent: int = 0  # with what is still reserved
 
     @property

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 from cases import each
 
+from hybrid.pairs.timings import NEWEST, Timings
 from hybrid.record.events import Finished, LevelsCompared, RequestSettled, SpanDrafted, SpanRead
 from hybrid.run.chain import (
     CLOUD,
     LEAST_COMPARED,
     LEAST_TOKENS,
-    TIMES_FORGETTING,
     Chain,
     ChainChooser,
     chain_of,
@@ -29,8 +29,16 @@ LOCAL = LocalModel(
 BOTH = Chain(("small", "mid"), (4,))
 
 
+class Chooser(ChainChooser):
+    """One that observes what the cloud takes, too, as a client does."""
+
+    def observe(self, event, chain):
+        self._timings.observe(event)
+        super().observe(event, chain)
+
+
 def chooser(**chosen):
-    return ChainChooser(LOCAL, Settings(**chosen))
+    return Chooser(LOCAL, Settings(**chosen), Timings())
 
 
 def choose(of, **chosen):
@@ -100,14 +108,17 @@ def test_what_the_cloud_takes_is_an_average_that_begins_with_the_first_request()
     first = heard.predicted(("mid",), policy)
     heard.observe(RequestSettled("r", "check", CloudUsage(1, 1), 100, 150.0), BOTH)
     heard.observe(RequestSettled("r", "write", None, None, 9e9), BOTH)  # what it wrote nobody knows
+    heard.observe(RequestSettled("r", "check", None, None, 9e9), BOTH)  # a broken check tells nothing of a whole one
     then = heard.predicted(("mid",), policy)
     standing = first.nanousd_per_token and 100 / first.nanousd_per_token
-    assert (then.ms_per_token - first.ms_per_token) * standing == pytest.approx(TIMES_FORGETTING * 100.0)
+    assert (then.ms_per_token - first.ms_per_token) * standing == pytest.approx(NEWEST * 100.0)
 
 
 def test_an_answers_tokens_count_for_patience_and_its_price_for_the_cloud_alone():
     heard = chooser(chain="cheap")
-    answer = SimpleNamespace(tokens=(1,) * 40, bill=SimpleNamespace(cloud_only_nanousd=400))
+    answer = SimpleNamespace(
+        tokens=(1,) * 40, bill=SimpleNamespace(cloud_only_nanousd=400), usage=SimpleNamespace(checks=0)
+    )
     for event in compared({"below": 0.0, "across": 0.0, "above": 0.0}):
         heard.observe(event, BOTH)
     heard.observe(RequestSettled("r", "check", CloudUsage(1, 1), 900, 50.0), BOTH)
