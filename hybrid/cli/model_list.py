@@ -11,15 +11,12 @@ from contextlib import suppress
 from dataclasses import asdict, fields
 from typing import Any, TypeAlias
 
-from rich.box import SIMPLE
-from rich.table import Table
-from rich.text import Text
-
 from hybrid.engine import real_models as room
 from hybrid.engine.gguf_header import read_header
 from hybrid.engine.model_check import ModelFacts, read_facts, vocabulary_word
 from hybrid.engine.model_folders import folders_searched, models_on_disk
 from hybrid.errors import EngineError, UsageError, spelled
+from hybrid.report import Table
 from hybrid.settings.names import BUNDLED, MODELS, NAMED
 from hybrid.settings.sources import cache_file
 
@@ -87,10 +84,11 @@ def shared_vocabularies(*lists: Told) -> dict[str, list[str]]:
 
 def named_table(models: Told) -> Table:
     """Return the models that have names, one a line."""
-    table = table_of("name", "parameters", "size", "state", "for")
-    for name, said in models.items():
-        table.add_row(name, in_millions(said["parameters"]), in_mib(said["bytes"]), said["state"], said["for"])
-    return table
+    rows = [
+        (name, in_millions(said["parameters"]), in_mib(said["bytes"]), said["state"], said["for"])
+        for name, said in models.items()
+    ]
+    return Table("", ("name", "parameters", "size", "state", "for"), rows, words=("state", "for"))
 
 
 def disk_lines(models: Told) -> list[str]:
@@ -119,15 +117,6 @@ def _aligned(text: str, width: int, how: str) -> str:
 def none_on_disk() -> str:
     """Say that other programs keep no models on this disk, and where it was looked for them."""
     return f"No other models on this disk: looked in {folders_searched()}."
-
-
-def table_of(first: str, *columns: str) -> Table:
-    """Return an empty table whose figures are aligned to the right."""
-    table = Table(header_style="bold", box=SIMPLE, pad_edge=False)
-    table.add_column(Text(first))
-    for column in columns:
-        table.add_column(column, justify="left" if column in {"state", "for"} else "right")
-    return table
 
 
 def in_millions(number: int | None) -> str:

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from hybrid.cli.exits import EXIT_ENGINE, exit_codes, progress
 from hybrid.cli.tasks import SplitName
 from hybrid.errors import escape_controls
+from hybrid.report import Table, terminal
 from hybrid.settings.names import MODELS, REAL
 
 models = typer.Typer(
@@ -114,7 +113,7 @@ def eval_(
         if as_json:
             typer.echo(json.dumps(found))
         else:
-            Console(highlight=False).print(_scores(found))
+            terminal.show([_scores(found)])
 
 
 eval_.__doc__ = f"{eval_.__doc__}\n{EVAL_EPILOG}"
@@ -153,7 +152,7 @@ def list_(as_json: AsJson = False) -> None:
         if as_json:
             typer.echo(json.dumps({"models": named, "disk": disk, "vocabularies": shared}))
             return
-        Console(highlight=False).print(room.named_table(named))
+        terminal.show([room.named_table(named)])
         for line in room.disk_lines(disk) or [room.none_on_disk()]:
             typer.echo(escape_controls(line))
         for word, names in shared.items():
@@ -197,11 +196,9 @@ def _path(model: str) -> Path:
 
 
 def _scores(found: dict[str, Any]) -> Table:
-    from hybrid.cli.model_list import table_of  # noqa: PLC0415
-
-    table = table_of(found["model"], "right", "of", "share", "95 %")
+    rows = []
     for name, said in found["families"].items():
         interval = f"{said['low']:.0%} to {said['high']:.0%}"
-        table.add_row(name, str(said["correct"]), str(said["n"]), f"{said['correct'] / said['n']:.0%}", interval)
-    table.add_row("all", "", "", f"{found['overall']:.1%}", "")
-    return table
+        rows.append((name, str(said["correct"]), str(said["n"]), f"{said['correct'] / said['n']:.0%}", interval))
+    rows.append(("all", "", "", f"{found['overall']:.1%}", ""))
+    return Table("", (found["model"], "right", "of", "share", "95 %"), rows)
