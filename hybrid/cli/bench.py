@@ -13,7 +13,7 @@ import typer
 from hybrid.cli.bench_auto import AUTO_EPILOG, auto
 from hybrid.cli.bench_peers import PEERS_EPILOG, peers
 from hybrid.cli.bench_text import TEXT_EPILOG, text
-from hybrid.cli.bench_vocabulary import VOCABULARY_EPILOG, WORDINGS_EPILOG, vocabulary, wordings
+from hybrid.cli.bench_wordings import WORDINGS_EPILOG, wordings
 from hybrid.cli.exits import exit_codes, progress
 from hybrid.cli.text_tables import show
 from hybrid.errors import UsageError
@@ -150,7 +150,6 @@ for _benchmark, _title in TITLES.items():
 for _name, _function, _epilog in (
     ("auto", auto, AUTO_EPILOG),
     ("peers", peers, PEERS_EPILOG),
-    ("vocabulary", vocabulary, VOCABULARY_EPILOG),
     ("text", text, TEXT_EPILOG),
     ("wordings", wordings, WORDINGS_EPILOG),
 ):

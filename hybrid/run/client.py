@@ -48,7 +48,7 @@ from hybrid.run.local_writers import Question, local_writers
 from hybrid.run.memory import ClientMemory
 from hybrid.run.relaying import RelayedReply, Relayer
 from hybrid.run.retrying import BreakerConfig, EndpointHealth, RetryingCaller, RetryPolicy
-from hybrid.run.text_rows import TextReader, TextRows, Writer
+from hybrid.run.text_rows import TextRows, TextScorer, Writer
 from hybrid.settings.config import AnswerChoices, Settings, names_for
 from hybrid.settings.setting_info import SettingPlace
 from hybrid.settings.sources import choosing
@@ -242,7 +242,7 @@ class AsyncClient:
             verifier = CloudVerifier(self._connection.make, caller, budget, words, builder, wanted)
             cursor = await self._contexts.experts(context, settings) or context.cursor
             drafter = Drafter(cursor, ids, Sampling(), SeededCoin(0))
-            reader = TextReader(rendered, drafter, context.worker, verifier)
+            reader = TextScorer(rendered, drafter, context.worker, verifier)
             found = await reader.read(writer, min(most_tokens(settings, room), room), can)
             costs = [budget.cost(usage) for usage in builder.charges]
         known = [cost for cost in costs if cost is not None]

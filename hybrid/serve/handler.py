@@ -27,7 +27,7 @@ from hybrid.serve.body import ThreadPacer, listed
 from hybrid.serve.errors import ApiError, api_error, internal_error, reason_of
 from hybrid.serve.reducer import LEFT
 from hybrid.serve.relay import relay_reply
-from hybrid.serve.replies import ChatFormat, CompletionFormat, Mode, RowKeeper, TokenScore, own_of, usage_of
+from hybrid.serve.replies import ChatFormat, CompletionFormat, Mode, RowKeeper, TokenLogprobs, own_of, usage_of
 from hybrid.serve.requests import FieldReader, GenerationRequest, object_of, read_chat, read_completion
 from hybrid.serve.response import DisconnectAwareResponse, ResponseWriter, ended, pinged
 from hybrid.settings.config import AnswerChoices
@@ -145,7 +145,7 @@ class RequestHandler:
         self._prompt = generation.question if shows else None
         num = generation.top_logprobs
         self._keepers = [] if num is None else [RowKeeper(num) for _ in range(generation.n)]
-        self.scored: list[list[TokenScore]] = [[] for _ in range(generation.n)]
+        self.scored: list[list[TokenLogprobs]] = [[] for _ in range(generation.n)]
         """What is known of each answer's tokens; whoever tells it in parts takes it out."""
         self.opened: set[int] = set()
         """The answers of which a caller has been sent something."""

@@ -17,7 +17,7 @@ from hybrid.record.events import RecordingStarted, TokenEmitted
 from hybrid.serve import handler, response
 from hybrid.serve.app_state import ServeOptions
 from hybrid.serve.monitor import Monitor
-from hybrid.serve.replies import NOT_LISTED, RowKeeper, TokenScore, legacy
+from hybrid.serve.replies import NOT_LISTED, RowKeeper, TokenLogprobs, legacy
 from hybrid.types import Sampling
 
 ASKED = {"seed": 5, "temperature": 0.8}
@@ -335,5 +335,5 @@ def test_an_offset_is_a_place_in_the_text_though_a_token_holds_a_part_of_a_chara
 
 
 def test_a_token_that_cannot_be_is_not_listed():
-    told = legacy([TokenScore(b"a", -math.inf, ((b"b", -math.inf),), 0)], 1)
+    told = legacy([TokenLogprobs(b"a", -math.inf, ((b"b", -math.inf),), 0)], 1)
     assert (told["token_logprobs"], told["top_logprobs"]) == ([NOT_LISTED], [{"b": NOT_LISTED}])
