@@ -1,13 +1,13 @@
-"""What a planner does with drafts of open text: what it recovers, what that costs, how near it is to what was asked.
+"""``hybrid bench auto --real``: what a planner does with drafts of open text, what that recovers, and what it costs.
 
-Every draft of a section is put before the product's planner, under every tariff and dial; the text of what it decides
-for is in the record. The dials are read off the calibration's questions, never off these. What no record holds (a check
-of a whole draft, a write from within it) counts as written by the cloud alone and is told apart: ``other``.
+Every draft of a grid is put before the product's planner, under every tariff and dial; the text of what it decides for
+is in the record. The dials are read off the calibration's questions, never off these. What no record holds (a check of
+a whole draft, a write from within it) counts as written by the cloud alone and is told apart: ``other``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -19,24 +19,99 @@ from hybrid.defer.online import OnlineLearner
 from hybrid.defer.outcome import DraftOutcome
 from hybrid.lab.arms import estimate_to_json
 from hybrid.lab.experiments.decisions import KeptForecasts
-from hybrid.lab.experiments.routed_section import SPANS, recorded_signals
-from hybrid.lab.experiments.section import CLOUD, LOCAL
-from hybrid.lab.experiments.tariffs import PRICES, PriceSetting, TokenPrices, ask_prices
-from hybrid.lab.experiments.text_report import (
+from hybrid.lab.experiments.frame import (
+    PRICES,
+    SETTINGS,
+    PriceSetting,
+    TokenPrices,
+    agreement,
+    ask_prices,
+    paid_ratio,
+    told,
+)
+from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid, Record
+from hybrid.lab.experiments.questions import PAIRS, REFERENCE, draw_questions
+from hybrid.lab.experiments.text import (
     HALF,
     LOSSES,
-    NUM_RESAMPLES,
+    SAMPLED_TOP_K,
     SHARES,
     AnsweredTexts,
     LossName,
     answered,
     bill_at,
+    routing_rows,
     shares_and_bills,
 )
+from hybrid.lab.experiments.trials import SPANS, recorded_signals, routed_grid
 from hybrid.policy.plan import DraftPlan, Worth
 from hybrid.policy.planning import Planner
 from hybrid.prob import Floats
-from hybrid.tasks.statistics import bill_ratio, rpi, wilson
+from hybrid.tasks.assistant import QuestionSplit
+from hybrid.tasks.statistics import rpi, wilson
+
+# A grid's questions: as many as the calibrations have, half as many where answers are drawn or checks are run.
+NUM_GREEDY, NUM_SAMPLED, NUM_CHECKED = 150, 100, 60
+TEMPERATURE = 0.7
+# A check's tokens where only new tokens are paid: the best ones for the share that was kept on calibration questions.
+SHORT_SPANS = {"q3": 3, "d2": 2}
+GRADED_PAIR = "d2"
+
+
+def routed_grids(num: int | None = None, split: QuestionSplit = "test", seed: int = 0) -> tuple[Grid, ...]:
+    """Return the grids: both pairs greedy, drawn, and with checks in short spans; the graded questions of one."""
+
+    def grid(pair: str, what: str, wanted: int, temperature: float = 0.0, spans: int | None = None) -> Grid:
+        drawn = draw_questions(split, min(num or wanted, wanted), seed)
+        return routed_grid(f"{pair}, {what}", pair, drawn, temperature, SAMPLED_TOP_K if temperature else 0, spans)
+
+    graded = draw_questions(split, num or 1000, seed, graded=True)
+    drawn = f"drawn at {TEMPERATURE:g}"
+    return (
+        *(grid(pair, "greedy", NUM_GREEDY) for pair in SHORT_SPANS),
+        *(grid(pair, drawn, NUM_SAMPLED, TEMPERATURE) for pair in SHORT_SPANS),
+        *(grid(pair, "greedy, short checks", NUM_CHECKED, spans=spans) for pair, spans in SHORT_SPANS.items()),
+        routed_grid(f"{GRADED_PAIR}, graded questions", GRADED_PAIR, graded),
+    )
+
+
+def pair_models() -> dict[str, tuple[str, str]]:
+    """Return the names of the models of every pair: the local one, the reference."""
+    return {pair: (PAIRS[pair], REFERENCE) for pair in SHORT_SPANS}
+
+
+def routed_report(
+    grids: Sequence[Grid], found: Sequence[Sequence[Record]], calibrations: Mapping[str, Calibration]
+) -> dict[str, Any]:
+    """Return the report, from the records of every grid's questions, and what is known of each pair."""
+    pairs = zip(grids, found, strict=True)
+    return {
+        "sections": [_section(grid, records, calibrations[grid.pair]) for grid, records in pairs],
+        "against_the_client": agreement(
+            [each for records in found for record in records for each in record["checked"]]
+        ),
+    }
+
+
+def _section(grid: Grid, records: Sequence[Record], calibration: Calibration) -> dict[str, Any]:
+    """Return a grid's tables: under the tariff of new tokens where short checks were run, else under the others."""
+    short = records[0]["spans"] is not None
+    settings = [each for each in SETTINGS if (each.scoring == "new") is short]
+    tables = {each.name: RoutedTable(records, calibration, each) for each in settings}
+    return {
+        "section": grid.name,
+        "pair": grid.pair,
+        "temperature": grid.temperature,
+        "questions": len(records),
+        "calibrated_on": len(calibration.questions),
+        "kept_share": calibration.kept_share,
+        "tariffs": [
+            {"tariff": name, "dials": table.rows(), "bill_at": table.swept(), "right": table.right_answers()}
+            for name, table in tables.items()
+        ],
+        "orders": routing_rows(records),
+    }
+
 
 # A swept dial: multiples of the worth at half the bill.
 SWEPT = tuple(np.geomspace(0.02, 50.0, 81).tolist())
@@ -50,7 +125,7 @@ _ARMS = {KEEP: LOCAL.name, WRITE: CLOUD.name, SPANS: SPANS, OTHER: CLOUD.name}
 class RoutedTable:
     """The records of a section, under one tariff, by what is known of its pair. The loss is nats."""
 
-    records: Sequence[dict[str, Any]]
+    records: Sequence[Record]
     calibration: Calibration
     setting: PriceSetting
     prices: TokenPrices = PRICES[0]
@@ -143,15 +218,15 @@ class RoutedTable:
         return decided
 
     def _row(self, name: str, actions: Sequence[str], worth: float | None) -> dict[str, Any]:
-        told = shares_and_bills(self.local, self.routed(actions), self.cloud)
+        found = shares_and_bills(self.local, self.routed(actions), self.cloud)
         where = f"{self.prices} {self.setting.name}"
         return {
             "dial": name,
             "worth": None if worth is None else round(worth, 4),
             "actions": {action: round(actions.count(action) / max(1, len(actions)), 4) for action in _ARMS},
-            "recovered": told["recovered"],
-            "bill": told["bill"][where],
-            "advantage": told["advantage"][where],
+            "recovered": found["recovered"],
+            "bill": found["bill"][where],
+            "advantage": found["advantage"][where],
         }
 
     def swept(self) -> dict[str, dict[str, float | None]]:
@@ -189,7 +264,7 @@ class RoutedTable:
                     **{arm: estimate_to_json(wilson(int(each.sum()), each.size)) for arm, each in right.items()},
                     "right": estimate_to_json(wilson(int(routed.sum()), routed.size)),
                     "rpi": estimate_to_json(rpi(right[LOCAL.name], routed, right[CLOUD.name])),
-                    "bill": estimate_to_json(bill_ratio(paid, alone, num_resamples=NUM_RESAMPLES)),
+                    "bill": told(paid_ratio(paid, alone)),
                 }
             )
         return rows
