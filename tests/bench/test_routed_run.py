@@ -12,7 +12,7 @@ from arithmetic import tolerance
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
 from hybrid.lab.arms import Arm, draw_balanced
-from hybrid.lab.experiments.decisions import HeardPlanner
+from hybrid.lab.experiments.auto_trial import HeardPlanner
 from hybrid.lab.experiments.frame import SETTINGS
 from hybrid.lab.experiments.routed import RoutedTable
 from hybrid.lab.experiments.trials import routed_grid, signals_to_json, spent_record

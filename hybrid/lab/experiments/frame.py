@@ -35,7 +35,7 @@ from hybrid.lab.experiments.world import RecordedRequest
 from hybrid.prob import Floats
 from hybrid.record.events import RequestKind
 from hybrid.spend import AskPrices
-from hybrid.tasks.statistics import NUM_RESAMPLES, Resamples, cheapest_bill, estimate, is_above_noise
+from hybrid.tasks.statistics import Resamples, cheapest_bill, estimate
 
 Scoring: TypeAlias = Literal["uncached", "cached", "new"]
 
@@ -215,16 +215,6 @@ def told_bills(ways: Ways, wanted: Sequence[float]) -> dict[str, dict[str, float
 def rounded(number: float | None) -> float | None:
     """Round for JSON."""
     return None if number is None else round(number, 4)
-
-
-def loss_shares(local: Floats, hybrid: Floats, cloud: Floats) -> Floats:
-    """Return the recovered share of a loss, shapes (N,) -> (1 + R,).
-
-    Not a number where the gap between the models is not above two of its standard errors.
-    """
-    if not is_above_noise(local - cloud):
-        return np.full(1 + NUM_RESAMPLES, np.nan)
-    return resampled(len(local)).shares(-local, -hybrid, -cloud)
 
 
 def agreement(checked: Sequence[dict[str, Any]]) -> dict[str, Any]:

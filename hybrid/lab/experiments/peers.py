@@ -32,7 +32,7 @@ from hybrid.defer import (
 from hybrid.defer.features import draft_numbers, question_numbers
 from hybrid.defer.logistic import sigmoid
 from hybrid.defer.signals import mean_surprise
-from hybrid.lab.experiments.decisions import KeptForecasts
+from hybrid.lab.experiments.auto_trial import KeptForecasts
 from hybrid.lab.experiments.frame import SETTINGS, Frame, TokenPrices, ask_prices, bills, column
 from hybrid.lab.experiments.grid import Record
 from hybrid.lab.experiments.trials import labelled_question
@@ -129,7 +129,7 @@ class PeerArm:
     simple: bool = False
 
 
-Score = Callable[[PricedQuestions], Floats]
+QuestionOrder = Callable[[PricedQuestions], Floats]
 
 
 def sent_whole(questions: PricedQuestions, sent: Floats) -> TriedDials:
@@ -138,7 +138,7 @@ def sent_whole(questions: PricedQuestions, sent: Floats) -> TriedDials:
     return TriedDials(np.where(sent > 0.0, of.cloud, of.local), sent * of.alone, sent, sent)
 
 
-def order_arm(name: str, score: Score, dialled: PricedQuestions, *, simple: bool = True) -> PeerArm:
+def order_arm(name: str, score: QuestionOrder, dialled: PricedQuestions, *, simple: bool = True) -> PeerArm:
     """Return an order of whole questions, the highest first. Its cut-offs send shares of the bill of ``dialled``."""
     found, alone = score(dialled), dialled.frame.alone
     order = np.argsort(-found, kind="stable")
@@ -310,12 +310,12 @@ def _last_word(text: str) -> str:
     return (text.strip().removesuffix(".").split() or [""])[-1]
 
 
-def over_price(score: Score) -> Score:
+def over_price(score: QuestionOrder) -> QuestionOrder:
     """Return an order of what a score tells of a question per price of it."""
     return lambda questions: score(questions) / questions.expected
 
 
-def logistic_order(calibration: Calibration, *, draft: bool) -> Score:
+def logistic_order(calibration: Calibration, *, draft: bool) -> QuestionOrder:
     """Return the chance by a logistic regression on a question's words, with ``draft`` on the draft's numbers, too."""
     score = calibration.score
 

@@ -18,12 +18,11 @@ from hybrid.defer import DEFAULT_JUDGE, Calibration, DraftSignals, PriorScore, R
 from hybrid.defer.online import OnlineLearner
 from hybrid.defer.outcome import DraftOutcome
 from hybrid.lab.arms import estimate_to_json
-from hybrid.lab.experiments.decisions import KeptForecasts
+from hybrid.lab.experiments.auto_trial import KeptForecasts
 from hybrid.lab.experiments.frame import (
     PRICES,
     SETTINGS,
     PriceSetting,
-    TokenPrices,
     agreement,
     ask_prices,
     paid_ratio,
@@ -37,7 +36,6 @@ from hybrid.lab.experiments.text import (
     SAMPLED_TOP_K,
     SHARES,
     AnsweredTexts,
-    LossName,
     answered,
     bill_at,
     routing_rows,
@@ -46,7 +44,7 @@ from hybrid.lab.experiments.text import (
 from hybrid.lab.experiments.trials import SPANS, recorded_signals, routed_grid
 from hybrid.policy.plan import DraftPlan, Worth
 from hybrid.policy.planning import Planner
-from hybrid.prob import Floats
+from hybrid.spend import AskPrices
 from hybrid.tasks.assistant import QuestionSplit
 from hybrid.tasks.statistics import rpi, wilson
 
@@ -123,19 +121,28 @@ _ARMS = {KEEP: LOCAL.name, WRITE: CLOUD.name, SPANS: SPANS, OTHER: CLOUD.name}
 
 @dataclass(frozen=True, eq=False)
 class RoutedTable:
-    """The records of a section, under one tariff, by what is known of its pair. The loss is nats."""
+    """The records of a grid, under one tariff, by what is known of its pair. The loss is nats."""
 
     records: Sequence[Record]
     calibration: Calibration
     setting: PriceSetting
-    prices: TokenPrices = PRICES[0]
+
+    @cached_property
+    def ask(self) -> AskPrices:
+        """What a client decides by."""
+        return ask_prices(self.setting, PRICES[0])
+
+    @cached_property
+    def texts(self) -> Mapping[str, AnsweredTexts]:
+        """What each recorded arm did, by its name."""
+        return {arm: answered(self.records, arm) for arm in self.records[0]["arms"]}
 
     @cached_property
     def planner(self) -> Planner:
         """What decides, bound to no question and no worth."""
         return Planner(
             score=KeptForecasts(OnlineLearner(self.calibration.score, calibration=self.calibration).score),
-            prices=ask_prices(self.setting, self.prices),
+            prices=self.ask,
             mean_excess=self.dial.mean_excess,
             kept_share=self.calibration.kept_share,
             labels=False,
@@ -168,26 +175,11 @@ class RoutedTable:
 
     def routed(self, actions: Sequence[str]) -> AnsweredTexts:
         """Return what is lost and paid where each question is dealt with so."""
-        arms = [_ARMS[action] for action in actions]
-        found = {arm: answered(self.records, arm) for arm in {LOCAL.name, CLOUD.name, *arms}}
-        rows = range(len(arms))
-        losses = {
-            key: np.array([found[arm].losses[key][i] for i, arm in zip(rows, arms, strict=True)])
-            for key in self.cloud.losses
-        }
-        key = (self.prices, self.setting)
-        paid = np.array([found[arm].bills[key][i] for i, arm in zip(rows, arms, strict=True)])
-        return AnsweredTexts(losses, {key: paid})
-
-    @cached_property
-    def local(self) -> AnsweredTexts:
-        """The local model alone."""
-        return answered(self.records, LOCAL.name)
-
-    @cached_property
-    def cloud(self) -> AnsweredTexts:
-        """The cloud alone."""
-        return answered(self.records, CLOUD.name)
+        arms, rows, key = list(self.texts), np.arange(len(actions)), (PRICES[0], self.setting)
+        which = np.array([arms.index(_ARMS[action]) for action in actions], dtype=np.int64)
+        texts, losses = list(self.texts.values()), self.texts[CLOUD.name].losses
+        chosen = {name: np.array([each.losses[name] for each in texts])[which, rows] for name in losses}
+        return AnsweredTexts(chosen, {key: np.array([each.bills[key] for each in texts])[which, rows]})
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for every dial, and one for a client that knows nothing of the pair."""
@@ -204,7 +196,7 @@ class RoutedTable:
         for record, signals in zip(self.records, self._signals, strict=True):
             planner = Planner(
                 score=learner.score,
-                prices=self.planner.prices,
+                prices=self.ask,
                 words=signals.words,
                 prompt_tokens=signals.prompt_tokens,
                 mean_excess=1.0,
@@ -218,8 +210,8 @@ class RoutedTable:
         return decided
 
     def _row(self, name: str, actions: Sequence[str], worth: float | None) -> dict[str, Any]:
-        found = shares_and_bills(self.local, self.routed(actions), self.cloud)
-        where = f"{self.prices} {self.setting.name}"
+        found = shares_and_bills(self.texts[LOCAL.name], self.routed(actions), self.texts[CLOUD.name])
+        where = f"{PRICES[0]} {self.setting.name}"
         return {
             "dial": name,
             "worth": None if worth is None else round(worth, 4),
@@ -239,39 +231,34 @@ class RoutedTable:
         }
 
     def _point(self, actions: Sequence[str]) -> dict[str, float]:
-        routed, key = self.routed(actions), (self.prices, self.setting)
-        shares = {loss: _share(self.local, routed, self.cloud, loss) for loss in LOSSES}
-        point: dict[str, float] = {"bill": float(routed.bills[key].sum() / self.cloud.bills[key].sum())}
-        return point | {str(loss): share for loss, share in shares.items()}
+        """Return the bill, and the recovered share of each loss; nothing where there is no gap."""
+        key, routed = (PRICES[0], self.setting), self.routed(actions)
+        local, cloud = self.texts[LOCAL.name], self.texts[CLOUD.name]
+        point = {"bill": float(routed.bills[key].sum() / cloud.bills[key].sum())}
+        for loss in LOSSES:
+            low, here, high = (float(each.losses[loss, "per_token"].sum()) for each in (local, routed, cloud))
+            point[loss] = (low - here) / (low - high) if low > high else 0.0
+        return point
 
     def right_answers(self) -> list[dict[str, Any]]:
         """Return right answers on the graded questions, with RPI and the bill, at every dial."""
         graded = [i for i, record in enumerate(self.records) if record["arms"][CLOUD.name]["right"] is not None]
         if not graded:
             return []
-        right = {arm: np.array([self.records[i]["arms"][arm]["right"] for i in graded]) for arm in self._recorded}
-        alone = self.cloud.bills[self.prices, self.setting][graded]
-        rows = []
+        right = {arm: np.array([self.records[i]["arms"][arm]["right"] for i in graded]) for arm in self.texts}
+        alone, rows = self.texts[CLOUD.name].bills[PRICES[0], self.setting][graded], []
         for name, amount in self.amounts.items():
             actions = self.actions(amount)
-            arms = [_ARMS[actions[i]] for i in graded]
-            routed = np.array([right[arm][i] for i, arm in enumerate(arms)])
-            paid = self.routed(actions).bills[self.prices, self.setting][graded]
+            routed = np.array([right[_ARMS[actions[i]]][row] for row, i in enumerate(graded)])
+            paid = self.routed(actions).bills[PRICES[0], self.setting][graded]
+            shares = {**right, "right": routed}
             rows.append(
-                {
-                    "dial": name,
-                    "questions": len(graded),
-                    **{arm: estimate_to_json(wilson(int(each.sum()), each.size)) for arm, each in right.items()},
-                    "right": estimate_to_json(wilson(int(routed.sum()), routed.size)),
-                    "rpi": estimate_to_json(rpi(right[LOCAL.name], routed, right[CLOUD.name])),
-                    "bill": told(paid_ratio(paid, alone)),
-                }
+                {"dial": name, "questions": len(graded)}
+                | {arm: estimate_to_json(wilson(int(each.sum()), each.size)) for arm, each in shares.items()}
+                | {"rpi": estimate_to_json(rpi(right[LOCAL.name], routed, right[CLOUD.name]))}
+                | {"bill": told(paid_ratio(paid, alone))}
             )
         return rows
-
-    @property
-    def _recorded(self) -> list[str]:
-        return list(self.records[0]["arms"])
 
     @cached_property
     def _signals(self) -> list[DraftSignals]:
@@ -280,25 +267,23 @@ class RoutedTable:
     @cached_property
     def _alone(self) -> float:
         """The mean price of the calibration's questions by the cloud alone."""
-        ask = ask_prices(self.setting, self.prices)
-        prices = [float(ask.write(each.prompt_tokens, each.cloud_tokens, 0)) for each in self.calibration.questions]
-        return float(np.mean(prices))
+        return float(np.mean([float(self.ask.write(each.prompt_tokens, each.cloud_tokens, 0))
+                              for each in self.calibration.questions]))  # fmt: skip
 
     def _asking(self, prompt_tokens: int, tokens: int) -> float:
         """Return the price of the cheapest way to have the cloud see to a text of so many tokens."""
-        ask = ask_prices(self.setting, self.prices)
         probe = Planner(
             score=PriorScore(self.calibration.judge),
-            prices=ask,
+            prices=self.ask,
             worth=Worth(amount=0.0),  # what checks leave of the loss is no price
             prompt_tokens=prompt_tokens,
             mean_excess=1.0,
             kept_share=self.calibration.kept_share,
         )
-        costs = probe.plan(_blank(tokens), final=True).costs
-        spans = costs.spans if costs is not None else None
-        whole = float(ask.write(prompt_tokens, tokens, 0))
-        return whole if spans is None else min(whole, spans)
+        zeros = np.zeros(tokens)  # nothing else is known of the draft
+        blank = DraftSignals((), 0, 0, zeros.astype(np.int64), zeros, zeros, zeros, zeros, ended=True)
+        costs, whole = probe.plan(blank, final=True).costs, float(self.ask.write(prompt_tokens, tokens, 0))
+        return whole if costs is None or costs.spans is None else min(whole, costs.spans)
 
 
 def action_of(plan: DraftPlan, spans: int | None) -> str:
@@ -322,15 +307,3 @@ def _unheard(plan: DraftPlan) -> DraftOutcome:
     return DraftOutcome.of(
         plan.signals, told=chance, chance=chance, keeps=keeps, floor=0.0, turned_down=None, whole_cost=alone
     )
-
-
-def _blank(num: int) -> DraftSignals:
-    """Return a draft of so many tokens of which nothing else is known."""
-    zeros = np.zeros(num)
-    return DraftSignals((), 0, 0, np.zeros(num, dtype=np.int64), zeros, zeros, zeros, zeros, ended=True)
-
-
-def _share(local: AnsweredTexts, routed: AnsweredTexts, cloud: AnsweredTexts, loss: LossName) -> float:
-    low, high = local.losses[loss, "per_token"].sum(), cloud.losses[loss, "per_token"].sum()
-    gap: Floats = low - high
-    return float((low - routed.losses[loss, "per_token"].sum()) / gap) if gap > 0.0 else 0.0

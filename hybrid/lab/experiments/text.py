@@ -25,8 +25,8 @@ from hybrid.lab.experiments.frame import (
     agreement,
     bills,
     column,
-    loss_shares,
     paid_ratio,
+    resampled,
     told,
 )
 from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid, Record
@@ -35,7 +35,7 @@ from hybrid.lab.experiments.questions import draw_questions
 from hybrid.lab.experiments.trials import text_grid
 from hybrid.prob import Floats
 from hybrid.tasks.assistant import QuestionSplit
-from hybrid.tasks.statistics import rpi, wilson
+from hybrid.tasks.statistics import loss_shares, rpi, wilson
 
 # A rule's default, and the dials that tell the most of it: thresholds in nats.
 RULES = (
@@ -135,7 +135,8 @@ def rule_rows(records: Sequence[Record], arms: Sequence[str]) -> list[dict[str, 
 
 def shares_and_bills(local: AnsweredTexts, hybrid: AnsweredTexts, cloud: AnsweredTexts) -> dict[str, Any]:
     """Return recovered shares, bills as multiples of the cloud's, and the advantage over random routing."""
-    shares = {key: loss_shares(local.losses[key], each, cloud.losses[key]) for key, each in hybrid.losses.items()}
+    pairs, draws = hybrid.losses.items(), resampled(len(local.losses["excess", "per_token"]))
+    shares = {key: loss_shares(draws, local.losses[key], each, cloud.losses[key]) for key, each in pairs}
     ratios = {f"{key[0]} {key[1].name}": paid_ratio(paid, cloud.bills[key]) for key, paid in hybrid.bills.items()}
     return {
         "recovered": {f"{name} {how}": told(each) for (name, how), each in shares.items()},

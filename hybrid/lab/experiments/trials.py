@@ -210,7 +210,7 @@ async def try_text(
     records[LOCAL.name] |= draft_signals(world, answers[LOCAL.name])
     compared = positions(world, cloud.prompt, cloud.ids) if compares else []
     own = {"text": question.text, "kind": question.kind, "seed": sampling.seed, "prompt_tokens": len(cloud.prompt)}
-    return own | {"positions": [each.to_json() for each in compared], "arms": records}
+    return own | {"positions": compared, "arms": records}
 
 
 def routed_grid(
