@@ -36,9 +36,14 @@ def anchor(title: str) -> str:
 
 
 @functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def imports(path: Path) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -119,7 +124,7 @@ SHARED_NAMES: set[str] = set()
 
 def defined_names(path: Path) -> Iterator[str]:
     """Yield the classes and type aliases of a file, private ones too."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.AnnAssign) and "TypeAlias" in ast.unparse(node.annotation):
@@ -154,7 +159,7 @@ def test_a_loop_that_asserts_runs_or_says_that_nothing_came():
     for text in ("for x in each_of(a): assert x", "for x in zip((1,), 'b'): assert x", f"{perhaps}\n    assert a"):
         assert not list(bare_loops(ast.parse(f"def test_a(a):\n    {text}"))), text
     for path in each_of(TESTS):
-        found = bare_loops(ast.parse(path.read_text(encoding="utf-8")))
+        found = bare_loops(parsed(path))
         assert not [f"{name}: for ... in {ast.unparse(loop.iter)}" for name, loop in found], path
 
 
@@ -167,7 +172,7 @@ def test_no_test_bounds_something_by_the_products_own_number():
     assert list(shared_bounds(ast.parse(shared.format("2 * guard.MAX_BODY")))) == [(3, "guard.MAX_BODY")]
     assert not list(shared_bounds(ast.parse(shared.format("8"))))
     for path in each_of(TESTS):
-        assert not list(shared_bounds(ast.parse(path.read_text(encoding="utf-8")))), path
+        assert not list(shared_bounds(parsed(path))), path
 
 
 def test_nothing_else_stands_at_the_top_of_the_tree():
@@ -182,9 +187,8 @@ def test_no_function_is_above_60_lines_and_no_file_above_400():
     for path in each_of(
         [each for top in ("hybrid", "server_stub", "tests", "examples") for each in (ROOT / top).rglob("*.py")]
     ):
-        text = path.read_text()
-        assert len(text.splitlines()) <= 400, path
-        for node in each_of(ast.walk(ast.parse(text))):
+        assert len(path.read_text().splitlines()) <= 400, path
+        for node in each_of(ast.walk(parsed(path))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno - node.lineno < 60, f"{path}: {node.name}"
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -19,7 +20,8 @@ from hybrid.spend import AskPrices, CheckRates, Price, TokenTimes, tokens_shown
 from hybrid.spend.price import MILLION
 from hybrid.types import CloudUsage, Ids
 
-# What a client has measured of its two models, and the draft length that follows: ``--span auto`` and ``cheap``.
+# What a client has measured of its two models, and the draft length that follows: ``--span auto`` and ``cheap``; which
+# chain of local models drafts goes by the same averages (``run.chain``).
 #
 # The law (``tests/run/test_span_tuner.py``): what is learned of a check is what that check took and was charged,
 # whatever other answers did meanwhile.
@@ -54,13 +56,24 @@ def best_length(acceptance: float, overhead: float, per_token: float, longest: i
     return int(lengths[np.argmax(shown / (overhead + per_token * lengths))])
 
 
-class SpanTuner:
+@dataclass(frozen=True)
+class CloudCosts:
+    """What the cloud takes: milliseconds and nano-dollars of a check, and of a token that it writes; None: not seen."""
+
+    check_ms: float | None = None
+    token_ms: float | None = None
+    check_nanousd: float | None = None
+    token_nanousd: float | None = None
+
+
+class Timings:
     """Moving averages over the answers of one client."""
 
     def __init__(self, ms_per_token: float | None = None) -> None:
         """Know nothing of the cloud. ``ms_per_token``: what was measured of the local model, if anything was."""
-        self._per_token = ms_per_token
-        self._round_trip: float | None = None
+        self.ms_per_token = ms_per_token
+        """What a drafted token takes; None: nothing was measured."""
+        self.cloud = CloudCosts()
         self._kept, self._tried = KEPT, TRIED
         # What a check is charged beside its span: of each token before the span, how often in full and how often as
         # cached; completion tokens; requests.
@@ -68,32 +81,35 @@ class SpanTuner:
         # Of each check that is under way, in any answer: tokens before its span, and tokens of the span.
         self._under_way: dict[str, tuple[int, int]] = {}
 
-    @property
-    def ms_per_token(self) -> float | None:
-        """What a drafted token takes; None: nothing was measured."""
-        return self._per_token
-
     def observe(self, event: Event, prompt_tokens: int = 0) -> None:
         """Learn from what happened in an answer to a prompt of so many tokens; others may be written beside it."""
         match event:
             case RequestSent(request_id, kind="check", position=position, num_tokens=num_tokens):
                 self._under_way[request_id] = prompt_tokens + position, num_tokens
             case SpanDrafted(ids=ids, ms=ms, num_ready=ready) if len(ids) > ready:
-                self._per_token = _averaged(self._per_token, ms / (len(ids) - ready))
-            case RequestSettled(request_id, kind="check", ms=ms, usage=usage):
+                self.ms_per_token = _averaged(self.ms_per_token, ms / (len(ids) - ready))
+            case RequestSettled(request_id, kind="check", ms=ms, usage=usage, nanousd=nanousd):
                 text_tokens, span_tokens = self._under_way.pop(request_id, (0, 0))
                 if usage is not None:
-                    self._checked(usage, ms, text_tokens, span_tokens)
-            case Finished(answer) if answer.usage.checks:
-                seen = JudgedTokens.of(answer)
-                self._kept, self._tried = self._kept + seen.kept, self._tried + seen.judged
+                    self._learn(check_ms=ms, check_nanousd=nanousd)
+                if usage is not None and text_tokens >= BLOCK:
+                    cached, full = usage.cached_tokens, max(0, usage.prompt_tokens - span_tokens - usage.cached_tokens)
+                    charge = [full / text_tokens, cached / text_tokens, usage.completion_tokens, usage.requests]
+                    self._charge = _averaged(self._charge, np.array(charge))
+            case RequestSettled(kind="write", usage=CloudUsage(completion_tokens=written), ms=ms) if written:
+                self._learn(token_ms=ms / written)
+            case Finished(answer):
+                if answer.usage.checks:
+                    seen = JudgedTokens.of(answer)
+                    self._kept, self._tried = self._kept + seen.kept, self._tried + seen.judged
+                if (alone := answer.bill.cloud_only_nanousd) and answer.tokens:
+                    self._learn(token_nanousd=alone / len(answer.tokens))
 
-    def _checked(self, usage: CloudUsage, ms: float, text_tokens: int, span_tokens: int) -> None:
-        self._round_trip = _averaged(self._round_trip, ms)
-        if text_tokens >= BLOCK:
-            cached, full = usage.cached_tokens, max(0, usage.prompt_tokens - span_tokens - usage.cached_tokens)
-            charge = [full / text_tokens, cached / text_tokens, usage.completion_tokens, usage.requests]
-            self._charge = _averaged(self._charge, np.array(charge))
+    def _learn(self, **seen: float | None) -> None:
+        moved = {
+            name: _averaged(getattr(self.cloud, name), float(now)) for name, now in seen.items() if now is not None
+        }
+        self.cloud = replace(self.cloud, **moved)
 
     def cheap(self, price: Price | None, prefix_tokens: int, *, keeps_cache: bool) -> int | None:
         """Return the draft length with the fewest USD a token; None where no price is known, or nothing costs anything.
@@ -115,9 +131,10 @@ class SpanTuner:
 
     def span(self) -> int | None:
         """Return the fastest draft length for what was measured; None before the first check."""
-        if self._per_token is None or self._round_trip is None or not self._per_token > 0.0:
+        per_token, round_trip = self.ms_per_token, self.cloud.check_ms
+        if per_token is None or round_trip is None or not per_token > 0.0:
             return None
-        return best_length(self._kept / self._tried, self._round_trip, self._per_token)
+        return best_length(self._kept / self._tried, round_trip, per_token)
 
 
 def _averaged(before: Average | None, now: Average) -> Average:
@@ -139,7 +156,7 @@ MOST_PROMPTS = 16
 UNTIMED_BLOCK = 32
 
 
-class EndpointTerms:
+class PromptCacheTracker:
     """Heard from a client's events, over all of its answers."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from typing import Literal
 
 from hybrid.engine import Cursor, CursorContext
 from hybrid.errors import UsageError
+from hybrid.pairs.timings import CloudCosts, Timings
 from hybrid.policy import Policy
-from hybrid.record.events import Event, Finished, LevelsCompared, RequestSettled, SpanDrafted, SpanRead
+from hybrid.record.events import Event, Finished, LevelsCompared, SpanDrafted, SpanRead
 from hybrid.run.contexts import LocalModel
 from hybrid.settings.config import Settings
 from hybrid.spend import tokens_shown
@@ -116,16 +117,6 @@ class PairAcceptance:
 
 
 @dataclass(frozen=True)
-class CloudCosts:
-    """What the cloud takes: milliseconds and nano-dollars of a check, and of a token that it writes itself."""
-
-    check_ms: float = 0.0
-    token_ms: float | None = None
-    check_nanousd: float = 0.0
-    token_nanousd: float | None = None
-
-
-@dataclass(frozen=True)
 class ChosenChain:
     """Local models, the smallest first, and the spans between them; none at all: the cloud alone.
 
@@ -208,7 +199,7 @@ class ChainScheduler:
         if cloud is not None and span is not None:
             shares.append(self.pairs[models[-1], CLOUD].share)
             shown = float(tokens_shown(shares[-1], span + 1)[-1])
-            ms, nanousd = (span * ms + cloud.check_ms) / shown, cloud.check_nanousd / shown
+            ms, nanousd = (span * ms + (cloud.check_ms or 0.0)) / shown, (cloud.check_nanousd or 0.0) / shown
         return ChosenChain(tuple(models), tuple(spans), ms, nanousd, tuple(shares))
 
     def _batch_ms(self, name: str, num_tokens: int) -> float:
@@ -294,15 +285,12 @@ def cursors_of(chain: Chain, local: str, context: CursorContext) -> Sequence[Cur
 # does not depend on the times in its midst. Sampled, a text depends on the spans by its coins, so a seed would not
 # repeat it: there the chain is the one that was named.
 
-# An average of what requests take forgets this share with each.
-TIMES_FORGETTING = 0.1
-
 
 class ChainChooser:
     """Chooses chains for one client; it hears the events of its answers."""
 
-    def __init__(self, local: LocalModel, settings: Settings) -> None:
-        """Take the models. Raises UsageError for a chain that cannot be."""
+    def __init__(self, local: LocalModel, settings: Settings, timings: Timings) -> None:
+        """Take the models, and what is observed of the cloud. Raises UsageError for a chain that cannot be."""
         self._named = None if settings.chain in {"auto", "cheap"} else chain_of(settings.chain, local)
         self._cheap = settings.chain == "cheap"
         self._whole = whole_chain(local)
@@ -313,7 +301,7 @@ class ChainChooser:
             ms = local.ms_per_token if name == local.name else local.others[name].ms_per_token
             if ms is not None:
                 self.scheduler.costs[name] = LevelCost(ms)
-        self._cloud = CloudCosts()
+        self._timings = timings
 
     def choose(self, policy: Policy, sampling: Sampling) -> Chain:
         """Return the chain of the next answer; one without models: the cloud alone is the better writer."""
@@ -325,16 +313,16 @@ class ChainChooser:
         chosen = self.scheduler.choose(
             "cheap" if self._cheap else "auto",
             policy.span if checks else None,
-            self._cloud if checks else None,
+            self._timings.cloud if checks else None,
             free=policy.is_exact(sampling),
         )
         return Chain(chosen.models, chosen.spans)
 
     def predicted(self, models: tuple[str, ...], policy: Policy) -> ChosenChain:
         """Return what is expected by now of a chain under a policy that checks."""
-        return self.scheduler.predict(models, policy.span, self._cloud)
+        return self.scheduler.predict(models, policy.span, self._timings.cloud)
 
-    def hear(self, event: Event, chain: Chain) -> None:
+    def observe(self, event: Event, chain: Chain) -> None:
         """Learn from an event of an answer that a chain writes."""
         match event:
             case SpanDrafted(ids=ids, num_ready=ready, ms=ms) if len(ids) > ready == 0:
@@ -346,21 +334,7 @@ class ChainChooser:
                 pair = self.scheduler.pairs[chain.models[lower], above]
                 for number in range(num):
                     pair.observe(float(number < agreed))
-            case RequestSettled(kind="check", nanousd=nanousd, ms=ms):
-                self._learn(check_ms=ms, check_nanousd=float(nanousd or 0))
-            case RequestSettled(kind="write", usage=usage, ms=ms) if usage and usage.completion_tokens:
-                self._learn(token_ms=ms / usage.completion_tokens)
             case Finished(answer=answer):
                 self.scheduler.num_shown += len(answer.tokens)
-                if (alone := answer.bill.cloud_only_nanousd) and answer.tokens:
-                    self._learn(token_nanousd=alone / len(answer.tokens))
             case _:
                 pass
-
-    def _learn(self, **seen: float) -> None:
-        """Move the averages of what the cloud takes towards what was seen."""
-        known = {name: value for name in seen if (value := getattr(self._cloud, name))}
-        moved = {
-            name: (1.0 - TIMES_FORGETTING) * known.get(name, now) + TIMES_FORGETTING * now for name, now in seen.items()
-        }
-        self._cloud = replace(self._cloud, **moved)

@@ -12,7 +12,7 @@ from functools import partial
 
 from hybrid.cloud import Capabilities
 from hybrid.pairs.profile import PairObserver, PairRecord
-from hybrid.pairs.timings import SpanTuner
+from hybrid.pairs.timings import Timings
 from hybrid.policy import Policy
 from hybrid.record.answer import Answer
 from hybrid.record.answer_builder import AnswerBuilder
@@ -22,7 +22,7 @@ from hybrid.record.state import Spending
 from hybrid.run.chain import ChainChooser
 from hybrid.run.composition import Decoding
 from hybrid.run.contexts import LocalModel
-from hybrid.run.deferral import AskedQuestion, BoundPlanner, PairSource, PlannerSource
+from hybrid.run.deferral import BoundPlanner, PlannerFactory, PlannerSource, PlanningContext
 from hybrid.run.local_writers import Question
 from hybrid.settings.config import Settings
 from hybrid.spend import Account, AnswerBudget
@@ -42,22 +42,22 @@ class ClientMemory:
         """Know nothing but what was measured of the local model; the arguments are as ``AsyncClient`` has them."""
         self.spending = Spending()
         """What all answers have cost."""
-        self.chains = ChainChooser(local, settings)
+        self._timings = Timings(local.ms_per_token)
+        self.chains = ChainChooser(local, settings, self._timings)
         """Which local models draft for one another."""
-        self.planners: PlannerSource = planners or PairSource()
+        self.planners: PlannerSource = planners or PlannerFactory()
         """What ``auto`` decides by."""
         self.pair = PairObserver(pair)
         """How many drafted tokens of this pair stand."""
         self._account = account
-        self._tuner = SpanTuner(local.ms_per_token)
         self._check_cost = CheckCostNote()
         self._check_time = CheckTimeNote(self.planners.times)
         self._local = local
 
     def observers(self, question: Question) -> tuple[Publish, ...]:
         """Return what hears an answer's events from its beginning."""
-        always = partial(self._tuner.observe, prompt_tokens=len(question.ids)), self.spending.observe
-        return (*always, partial(self.chains.hear, chain=question.chain)) if self._local.drafters else always
+        always = partial(self._timings.observe, prompt_tokens=len(question.ids)), self.spending.observe
+        return (*always, partial(self.chains.observe, chain=question.chain)) if self._local.drafters else always
 
     def pair_observer(self, question: Question, policy: Policy, model: Callable[[], str | None]) -> Publish:
         """Return what counts the judged tokens of an answer under the policy that is bound to its question.
@@ -76,8 +76,8 @@ class ClientMemory:
         """Return the draft length that ``auto`` or ``cheap`` means by now; None: the policy's own."""
         if decoding.settings.span == "cheap":
             keeps_cache = can is not None and can.keeps_cache is True
-            return self._tuner.cheap(self._account.price, prefix_tokens, keeps_cache=keeps_cache)
-        return self._tuner.span() if decoding.settings.span == "auto" else None
+            return self._timings.cheap(self._account.price, prefix_tokens, keeps_cache=keeps_cache)
+        return self._timings.span() if decoding.settings.span == "auto" else None
 
     async def bind(
         self, question: Question, decoding: Decoding, can: Capabilities | None, budget: AnswerBudget
@@ -90,9 +90,9 @@ class ClientMemory:
             return None
         chosen, ids = decoding.settings.span, question.ids
         span = chosen if isinstance(chosen, int) else self.span(decoding, len(ids), can)
-        price, speed = budget.price, self._tuner.ms_per_token
+        price, speed = budget.price, self._timings.ms_per_token
         caps = () if price is None or price.free else await budget.cap_statuses()
-        return await self.planners.bind(AskedQuestion(question.words, ids, decoding, can, price, caps, span, speed))
+        return await self.planners.bind(PlanningContext(question.words, ids, decoding, can, price, caps, span, speed))
 
     async def notes_of(
         self, policy: Policy, can: Capabilities | None, builder: AnswerBuilder

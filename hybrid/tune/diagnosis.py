@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hybrid.defer import Calibration, CalibrationQuestion
 from hybrid.prob import Floats
+from hybrid.tasks import statistics
 from hybrid.tune.bought import CERTIFICATES, BoughtQuestion, BoughtText
 from hybrid.tune.fit import MOST_TURNED_DOWN
 
@@ -27,15 +28,9 @@ BINS = 15
 
 
 def auroc(questions: Sequence[CalibrationQuestion]) -> float | None:
-    """Return the chance that a turned-down draft was told a higher chance than another; None where all are alike.
-
-    Ties count half.
-    """
-    down, up = ([each.chance for each in questions if each.turned_down is what] for what in (True, False))
-    if not down or not up:
-        return None
-    above = np.sign(np.array(down)[:, None] - np.array(up)[None])
-    return float((above.mean() + 1.0) / 2.0)
+    """Return the chance that a turned-down draft was told a higher chance than another; None where all are alike."""
+    down = np.array([each.turned_down for each in questions], dtype=np.bool_)
+    return statistics.auroc(np.array([each.chance for each in questions]), down)
 
 
 def ece(questions: Sequence[CalibrationQuestion]) -> float:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from hybrid.report import Table
 from hybrid.spend import as_percent
 from hybrid.spend.price import NANOUSD_PER_USD
 from hybrid.tasks.statistics import Estimate
@@ -26,16 +26,6 @@ _MEASURES = {
     "excess": "excess loss",
 }
 _UNITS = {"nanousd": "USD", "ms": "ms", "tokens": "tokens read"}
-
-
-@dataclass(frozen=True)
-class ReportTable:
-    """A table with a heading, and what must be known to read it. The first column names the rows."""
-
-    heading: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()
 
 
 def headline(pairs: Sequence[CalibratedPair]) -> str:
@@ -123,7 +113,7 @@ def _left(pair: CalibratedPair, left: float) -> str:
     return f"of the drafts that the cloud would turn down {as_share(left)} are shown all the same"
 
 
-def tables(pair: CalibratedPair) -> list[ReportTable]:
+def tables(pair: CalibratedPair) -> list[Table]:
     """Return everything that is told of one pair."""
     return [
         _curve(pair),
@@ -136,7 +126,7 @@ def tables(pair: CalibratedPair) -> list[ReportTable]:
     ]
 
 
-def drafters(pairs: Sequence[CalibratedPair]) -> ReportTable:
+def drafters(pairs: Sequence[CalibratedPair]) -> Table:
     """Compare several drafters, and name the one to take."""
     choice = choose_drafter(pairs)
     best, wins = choice.best, as_share(choice.share)
@@ -167,10 +157,10 @@ def drafters(pairs: Sequence[CalibratedPair]) -> ReportTable:
         + ("." if choice.sure else ": these questions do not tell the drafters apart for certain; more of them would.")
     )
     notes = (chosen, "Nats a token; what a drafter takes in time and memory is not in it.")
-    return ReportTable("Which drafter to take", columns, rows, notes)
+    return Table("Which drafter to take", columns, rows, notes)
 
 
-def _curve(pair: CalibratedPair) -> ReportTable:
+def _curve(pair: CalibratedPair) -> Table:
     what = "loss left" if pair.calibration.loss == "nats" else "wrong drafts\nshown"
     rows = tuple(
         (
@@ -187,7 +177,7 @@ def _curve(pair: CalibratedPair) -> ReportTable:
             f"at {_prices(pair)}."
         ),
     )
-    return ReportTable(
+    return Table(
         "auto: the bill by its worth",
         ("worth", "of the\ncloud's bill", what, "kept", "checked", "written"),
         rows,
@@ -195,7 +185,7 @@ def _curve(pair: CalibratedPair) -> ReportTable:
     )
 
 
-def _policies(pair: CalibratedPair) -> ReportTable:
+def _policies(pair: CalibratedPair) -> Table:
     told = pair.forecasts
     rows = tuple(
         (
@@ -220,7 +210,7 @@ def _policies(pair: CalibratedPair) -> ReportTable:
         *map(_break_even, pair.break_evens),
     )
     columns = ("policy", "recovered, %", "of the cloud's\nbill, %", f"{_UNITS[pair.prices.unit]} a\nquestion")
-    return ReportTable("What each policy would recover and cost", columns, rows, notes)
+    return Table("What each policy would recover and cost", columns, rows, notes)
 
 
 def choices(pair: CalibratedPair) -> list[str]:
@@ -268,7 +258,7 @@ def _break_even(told: JudgeBreakEven) -> str:
     )
 
 
-def _thresholds(pair: CalibratedPair) -> ReportTable:
+def _thresholds(pair: CalibratedPair) -> Table:
     rows = tuple(
         (
             f"{trial.nats:g}{' *' if trial.nats == pair.threshold.nats else ''}",
@@ -283,10 +273,10 @@ def _thresholds(pair: CalibratedPair) -> ReportTable:
             f"and of the {pair.threshold.other} others. * proposed."
         ),
     )
-    return ReportTable("Thresholds of KL", ("nats", "the cloud's own", "others"), rows, notes)
+    return Table("Thresholds of KL", ("nats", "the cloud's own", "others"), rows, notes)
 
 
-def _distributions(pair: CalibratedPair) -> ReportTable:
+def _distributions(pair: CalibratedPair) -> Table:
     rows = [(name, *_quantiles(pair.diagnosis.measured(key))) for key, name in _MEASURES.items()]
     rows += [(f"certificate {rule}", *_quantiles(pair.diagnosis.certificate(rule))) for rule in CERTIFICATES]
     notes = (
@@ -299,20 +289,20 @@ def _distributions(pair: CalibratedPair) -> ReportTable:
             "the rule (tree: at which the cloud's best token can be outside its three likeliest); arXiv:2606.30265."
         ),
     )
-    return ReportTable("Distributions", ("", *(f"{100 * level:g} %" for level in LEVELS), "mean"), tuple(rows), notes)
+    return Table("Distributions", ("", *(f"{100 * level:g} %" for level in LEVELS), "mean"), tuple(rows), notes)
 
 
-def _certificates(pair: CalibratedPair) -> ReportTable:
+def _certificates(pair: CalibratedPair) -> Table:
     found = {rule: pair.diagnosis.certified(rule) for rule in CERTIFICATES}
     rows = tuple((rule, as_share(each.share), *_quantiles(each.lengths)) for rule, each in found.items())
     matched = pair.diagnosis.matched()
     rows += (("the cloud's favourite", UNDEFINED, *_quantiles(matched)),)
     columns = ("rule", "certified\ntokens", *(f"{100 * level:g} %" for level in LEVELS), "mean")
     notes = ("Lengths of runs of certified tokens; below, of runs of tokens that are the cloud's favourites indeed.",)
-    return ReportTable("Certified runs", columns, rows, notes)
+    return Table("Certified runs", columns, rows, notes)
 
 
-def _lengths(pair: CalibratedPair) -> ReportTable:
+def _lengths(pair: CalibratedPair) -> Table:
     rows = []
     for num in DRAFTS:
         least, most = pair.diagnosis.accepted_length(num)
@@ -320,12 +310,12 @@ def _lengths(pair: CalibratedPair) -> ReportTable:
     notes = (
         "By exact speculative sampling at temperature 1, without the bonus token; least and most by the top-k list.",
     )
-    return ReportTable(
+    return Table(
         "Expected accepted length", ("drafted", "at least", "at most", "at least,\nof the draft"), tuple(rows), notes
     )
 
 
-def _rejections(pair: CalibratedPair) -> ReportTable:
+def _rejections(pair: CalibratedPair) -> Table:
     rows = []
     for judge in dict.fromkeys((pair.kl_judge, pair.excess_judge)):
         found = pair.diagnosis.first_rejections(judge)
@@ -340,7 +330,7 @@ def _rejections(pair: CalibratedPair) -> ReportTable:
             "are turned down."
         ),
     )
-    return ReportTable("Where the drafter starts to be overruled", columns, tuple(rows), notes)
+    return Table("Where the drafter starts to be overruled", columns, tuple(rows), notes)
 
 
 def as_share(share: float) -> str:

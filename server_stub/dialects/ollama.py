@@ -28,7 +28,6 @@ from server_stub.wire import Json, WireError, number
 
 VERSION = "0.33.0"
 MAX_LOGPROBS = 20
-NS = 1_000_000_000
 
 
 class Options(Body):

@@ -8,12 +8,12 @@ from itertools import combinations, product
 import pytest
 from cases import each
 
+from hybrid.pairs.timings import CloudCosts
 from hybrid.run.chain import (
     CLOUD,
     LEAST_COMPARED,
     SPANS,
     ChainScheduler,
-    CloudCosts,
     LevelCost,
     PairAcceptance,
 )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cases import each
 
-from hybrid.pairs.timings import SpanTuner, best_length
+from hybrid.pairs.timings import Timings, best_length
 from hybrid.record.events import Finished, RequestSent, RequestSettled, SpanDrafted
 from hybrid.spend import TARIFFS, Price
 from hybrid.types import CloudUsage
@@ -15,7 +15,7 @@ PROMPT = "a b c"
 
 
 def test_nothing_is_known_before_both_have_been_measured():
-    pace = SpanTuner()
+    pace = Timings()
     assert pace.span() is None
     pace.observe(SpanDrafted(0, (1, 2, 3, 4), ms=40.0))
     assert pace.span() is None
@@ -28,7 +28,7 @@ def test_nothing_is_known_before_both_have_been_measured():
 
 
 def test_tokens_that_were_decoded_ahead_took_no_time_now():
-    pace = SpanTuner()
+    pace = Timings()
     pace.observe(SpanDrafted(0, (1, 2, 3, 4), num_ready=4, ms=0.1))
     pace.observe(RequestSettled("r", "check", CloudUsage(1, 1), 0, 100.0))
     assert pace.span() is None
@@ -39,7 +39,7 @@ def test_tokens_that_were_decoded_ahead_took_no_time_now():
 def test_acceptance_is_what_stood_of_what_was_judged_whoever_wrote_instead(house, run):
     """A rejection counts once: by the token recovered, or by the first one that the cloud then wrote."""
     for choices in ({}, {"temperature": 1.0}):
-        pace = SpanTuner()
+        pace = Timings()
         pace.observe(SpanDrafted(0, (1, 2, 3, 4), ms=40.0))
         pace.observe(RequestSettled("r", "check", CloudUsage(1, 1), 0, 100.0))
         answer = run(house().client.generate(PROMPT, raw=True, max_tokens=80, policy="kl", threshold=0.6, **choices))
@@ -78,7 +78,7 @@ PRICE = Price.parse("1/0.1/4")
 
 def test_a_check_that_reads_no_cache_is_worth_a_longer_draft():
     """The text so far is paid for again with every check: in full, or at a tenth."""
-    pace = SpanTuner()
+    pace = Timings()
     bare, cached = (pace.cheap(PRICE, 2000, keeps_cache=kept) for kept in (False, True))
     assert bare > cached > 1
     assert pace.cheap(PRICE, 20_000, keeps_cache=False) >= bare
@@ -86,7 +86,7 @@ def test_a_check_that_reads_no_cache_is_worth_a_longer_draft():
 
 def test_the_cheapest_draft_length_has_the_fewest_usd_a_token():
     """Against every other length, priced request by request as the bill does; half of what is drafted stands."""
-    pace = SpanTuner()
+    pace = Timings()
 
     def usd(length):
         check = PRICE.cost(CloudUsage(500 + length, 1, cached_tokens=0))
@@ -96,8 +96,8 @@ def test_the_cheapest_draft_length_has_the_fewest_usd_a_token():
 
 
 def test_what_costs_nothing_or_nobody_knows_what_has_no_cheapest_length():
-    assert SpanTuner().cheap(None, 500, keeps_cache=True) is None
-    assert SpanTuner().cheap(Price.parse("free"), 500, keeps_cache=True) is None
+    assert Timings().cheap(None, 500, keeps_cache=True) is None
+    assert Timings().cheap(Price.parse("free"), 500, keeps_cache=True) is None
 
 
 def checked(pace, usage, prompt_tokens=400, position=100, span=16):
@@ -107,7 +107,7 @@ def checked(pace, usage, prompt_tokens=400, position=100, span=16):
 
 def test_a_check_is_measured_by_its_own_text_whatever_is_sent_beside_it():
     """Two answers take turns: what the check of the long text was charged is no news of the short one."""
-    alone, beside, usage = SpanTuner(), SpanTuner(), CloudUsage(516, 1, cached_tokens=500)
+    alone, beside, usage = Timings(), Timings(), CloudUsage(516, 1, cached_tokens=500)
     checked(alone, usage)
     beside.observe(RequestSent("r", "check", 100, 16, None), 400)
     beside.observe(RequestSent("other", "check", 3, 8, None), 20)
@@ -120,20 +120,20 @@ def test_a_check_is_measured_by_its_own_text_whatever_is_sent_beside_it():
 def test_what_checks_were_charged_goes_before_what_is_said_of_the_cache():
     """Whether a check reads the cache, its usage tells; what it is charged for nothing else, too."""
     cached, bare = CloudUsage(516, 1, cached_tokens=500), CloudUsage(516, 1)
-    reads, reads_not = SpanTuner(), SpanTuner()
+    reads, reads_not = Timings(), Timings()
     checked(reads, cached)
     checked(reads_not, bare)
-    assert reads.cheap(PRICE, 500, keeps_cache=False) == SpanTuner().cheap(PRICE, 500, keeps_cache=True)
-    assert reads_not.cheap(PRICE, 500, keeps_cache=True) == SpanTuner().cheap(PRICE, 500, keeps_cache=False)
+    assert reads.cheap(PRICE, 500, keeps_cache=False) == Timings().cheap(PRICE, 500, keeps_cache=True)
+    assert reads_not.cheap(PRICE, 500, keeps_cache=True) == Timings().cheap(PRICE, 500, keeps_cache=False)
 
 
 def test_a_stated_tariff_goes_before_what_checks_were_charged():
     """A server that tells of no cached token may charge the cached price all the same, or nothing: the user says so."""
     for keeps_cache in (False, True):
-        tuner = SpanTuner()
+        tuner = Timings()
         checked(tuner, CloudUsage(516, 1))
         lengths = [tuner.cheap(Price.parse(f"1/0.1/4:{each}"), 500, keeps_cache=keeps_cache) for each in TARIFFS]
-        expected = [SpanTuner().cheap(PRICE, 500, keeps_cache=cached) for cached in (False, True)]
+        expected = [Timings().cheap(PRICE, 500, keeps_cache=cached) for cached in (False, True)]
         assert lengths[:2] == expected
         assert lengths[2] == best_length(0.5, 1.0, 1.0) < lengths[1]
 
@@ -149,7 +149,7 @@ def test_a_stated_tariff_goes_before_what_checks_were_charged():
 )
 def test_the_cheapest_draft_length_after_checks_has_the_fewest_usd_a_token(usage):
     """The text may be paid for more than once, and so are the requests and what each of them writes."""
-    price, pace = Price.parse("1/0.1/1/4/0.0001"), SpanTuner()
+    price, pace = Price.parse("1/0.1/1/4/0.0001"), Timings()
     checked(pace, usage)
 
     def usd(length):
@@ -157,23 +157,23 @@ def test_the_cheapest_draft_length_after_checks_has_the_fewest_usd_a_token(usage
         return check / sum(0.5**i for i in range(length + 1))
 
     assert pace.cheap(price, 500, keeps_cache=True) == min(range(1, 65), key=usd)
-    assert pace.cheap(price, 500, keeps_cache=True) != SpanTuner().cheap(price, 500, keeps_cache=True)
+    assert pace.cheap(price, 500, keeps_cache=True) != Timings().cheap(price, 500, keeps_cache=True)
 
 
 def test_a_short_text_shows_nothing_of_a_cache_that_keeps_whole_blocks():
-    pace = SpanTuner()
+    pace = Timings()
     checked(pace, CloudUsage(66, 1), prompt_tokens=40, position=10)
-    assert pace.cheap(PRICE, 2000, keeps_cache=True) == SpanTuner().cheap(PRICE, 2000, keeps_cache=True)
+    assert pace.cheap(PRICE, 2000, keeps_cache=True) == Timings().cheap(PRICE, 2000, keeps_cache=True)
 
 
 def test_newer_checks_outweigh_older_ones():
     """The first check after a text finds nothing in the cache; those after it do."""
-    pace, cold, warm = SpanTuner(), CloudUsage(516, 1), CloudUsage(516, 1, cached_tokens=500)
+    pace, cold, warm = Timings(), CloudUsage(516, 1), CloudUsage(516, 1, cached_tokens=500)
     checked(pace, cold)
     first = pace.cheap(PRICE, 500, keeps_cache=True)
     for _ in range(40):
         checked(pace, warm)
     warmed = pace.cheap(PRICE, 500, keeps_cache=True)
-    assert first > warmed == SpanTuner().cheap(PRICE, 500, keeps_cache=True)
+    assert first > warmed == Timings().cheap(PRICE, 500, keeps_cache=True)
     checked(pace, cold)
     assert first > pace.cheap(PRICE, 500, keeps_cache=True) > warmed, "one that was cold is not all"
