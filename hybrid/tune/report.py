@@ -245,7 +245,7 @@ def _break_even(told: JudgeBreakEven) -> str:
     kept = f"{told.judge} keeps {as_percent(told.kept)} of the tokens that it comes to"
     if told.least is None:
         return f"{kept}; at these prices checks of {told.span} tokens never cost less than the cloud alone."
-    least, pays = as_percent(told.least), "cheaper" if told.pays else "dearer"
+    least, pays = as_percent(told.least), "cheaper" if told.kept >= told.least else "dearer"
     return (
         f"{kept}; checks of {told.span} tokens that correct one at a time pay from {least} on: here they are {pays} "
         "than the cloud alone."
