@@ -148,7 +148,7 @@ PROTOCOLS = {
 }
 # Names that still stand for two functions of a room. The list only becomes shorter.
 SHARED_FUNCTIONS = {
-    "hybrid/cli": {"demonstration", "print_report", "summary"},
+    "hybrid/cli": {"summary"},
     "hybrid/lab": {"choose_arms", "compare", "draw_problems", "to_json"},
 }
 

@@ -101,7 +101,7 @@ def _demonstrate(tasks: int | None, seed: int, *, keeps_cache: bool) -> tuple[Do
 
 
 def _demonstrate_real(tasks: int | None, seed: int, *, keeps_cache: bool) -> tuple[Document, dict[str, Any]]:
-    from hybrid.cli.demo import real  # noqa: PLC0415
+    from hybrid.cli.demo import report  # noqa: PLC0415
     from hybrid.lab import real_demo as room  # noqa: PLC0415
 
     count = room.NUM_QUESTIONS if tasks is None else tasks
@@ -110,7 +110,7 @@ def _demonstrate_real(tasks: int | None, seed: int, *, keeps_cache: bool) -> tup
         report_answer = _teller(room.ARMS, count, tell)
         run = room.compare_real(count, seed, keep_cache=keeps_cache, report_answer=report_answer, report_build=tell)
         found = asyncio.run(run)
-    return real.demonstration(found), room.to_json(found)
+    return report.real_demonstration(found), room.to_json(found)
 
 
 def _calibrate(tasks: int | None, seed: int, *, keeps_cache: bool) -> tuple[Document, dict[str, Any]]:
