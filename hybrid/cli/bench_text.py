@@ -18,9 +18,9 @@ from hybrid.cli.lab_tables import (
     Out,
     Processes,
     out_folder,
-    print_text_report,
-    print_wordings,
     show,
+    text_document,
+    wordings_document,
     write_drawing,
 )
 
@@ -102,7 +102,7 @@ def text(
             report = text_report(grids, run_grids(run, report_progress))
         if plot is not None:
             write_drawing(plot, svg(report))
-        show(report, print_text_report, as_json=as_json)
+        show(report, text_document, as_json=as_json)
 
 
 # ``hybrid bench wordings``: the pair whose models say the same in other words.
@@ -147,7 +147,7 @@ def wordings(
     with exit_codes():
         with progress("the models are loaded") as report_progress:
             report = asyncio.run(_measure_wordings(num, concepts, report_progress))
-        show(report, print_wordings, as_json=as_json)
+        show(report, wordings_document, as_json=as_json)
 
 
 async def _measure_wordings(num: int, concepts: Path | None, report_progress: Any) -> dict[str, Any]:
