@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -137,6 +138,41 @@ def test_a_class_name_stands_for_one_thing_in_the_whole_house():
         for name in defined_names(path):
             homes.setdefault(name, []).append(str(path.relative_to(ROOT)))
     assert {name: where for name, where in homes.items() if len(where) > 1 and name not in SHARED_NAMES} == {}
+
+
+# Functions that are called by their file's name, or from a table of files: a family of problems, or a dialect, a file.
+PROTOCOLS = {
+    "hybrid/tasks": {"generate", "grade"},
+    "hybrid/cloud": {"chat_route", "read_choice", "read_scores", "score_body", "write_body"},
+    "server_stub": {"family"},
+}
+# Names that still stand for two functions of a room. The list only becomes shorter.
+SHARED_FUNCTIONS = {
+    "hybrid/cli": {"demonstration", "print_report", "summary"},
+    "hybrid/lab": {"choose_arms", "compare", "draw_problems", "to_json"},
+}
+
+
+def public_functions(text: str) -> Iterator[str]:
+    """Yield the names of a file's public functions, but commands: what a user types is the name of one."""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            is_command = any(re.search(r"\.(command|callback)\(", ast.unparse(each)) for each in node.decorator_list)
+            yield from () if is_command or node.name.startswith("_") else (node.name,)
+
+
+def test_a_public_functions_name_stands_for_one_function_of_its_room():
+    """Who reads a call looks for one definition."""
+    assert [*public_functions("def a(): ...\ndef _b(): ...\n@app.command('c')\ndef c(): ...")] == ["a"]
+    rooms: dict[str, Counter[str]] = defaultdict(Counter)
+    for path in SOURCES:
+        parts = path.relative_to(ROOT).parts
+        rooms["server_stub" if parts[0] == "server_stub" else "/".join(parts[:2])].update(
+            public_functions(path.read_text())
+        )
+    shared = {(room, name) for room, names in rooms.items() for name, num in names.items() if num > 1}
+    known = {(room, name) for each in (PROTOCOLS, SHARED_FUNCTIONS) for room, names in each.items() for name in names}
+    assert not shared - known
 
 
 def test_every_mutant_fits_the_tree():

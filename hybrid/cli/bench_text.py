@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
@@ -164,7 +163,7 @@ async def _measure_wordings(num: int, concepts: Path | None, report_progress: An
         true = room.world_partition(world.local)
         world.partition = true if given is None else given
 
-        async def tried(split: Any, arms: Any) -> Mapping[str, Sequence[Tried]]:
+        async def tried(split: Any, arms: Any) -> Tried:
             problems = room.draw_problems(split, num)
             tell = lambda number: report_progress(f"{split} problem {number + 1} of {len(problems)}")  # noqa: E731
             return await room.try_arms(world, arms, problems, true, tell)

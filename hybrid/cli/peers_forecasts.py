@@ -25,8 +25,8 @@ from hybrid.record.conversation import words_of
 from hybrid.run.text_rows import Writer
 from hybrid.tasks.statistics import Resamples, estimate, ratio
 from hybrid.tune.bought import BoughtQuestion, BoughtText
-from hybrid.tune.forecasts import EXCESS_SPAN, left_by, lost_by, order_scores, plan_all
-from hybrid.tune.rule_bills import doubt, once, spans
+from hybrid.tune.forecasts import left_by, lost_by, order_scores, plan_all
+from hybrid.tune.play import Play, greedy_policy
 from hybrid.types import Sampling
 
 NUM_BOUGHT = 300  # as many as a user may well buy
@@ -68,19 +68,16 @@ def _followed(
     questions: Sequence[BoughtQuestion], calibration: Calibration, of: PricedQuestions, dials: Mapping[str, float]
 ) -> Iterator[tuple[str, Floats, Floats, Floats]]:
     """Yield each policy, what it leaves of each question's loss, what it pays, and whether it mends it; shapes (N,)."""
-    rules = {
-        "doubt": doubt(dials["doubt"]),
-        "once": once(f"kl:{dials['once']:g}"),
-        "kl": spans(f"kl:{dials['kl']:g}", KL_SPAN, handoff=KL_HOLD),
-        "excess": spans(f"excess:{dials['excess']:g}", EXCESS_SPAN),
+    policies = {
+        "doubt": greedy_policy("doubt", entropy=dials["doubt"]),
+        "once": greedy_policy("once", threshold=dials["once"]),
+        "kl": greedy_policy("kl", threshold=dials["kl"], span=KL_SPAN, hold=KL_HOLD),
+        "excess": greedy_policy("excess", threshold=dials["excess"]),
     }
-    for name, rule in rules.items():
-        found = [rule(each, of.ask) for each in questions]
-        drafted = [sum(len(text.kl[part]) for text, part in one.kept if text is each.judged)
-                   for one, each in zip(found, questions, strict=True)]  # fmt: skip
-        mended = [kept < len(each.judged) and not one.shows(calibration.judge)
-                  for kept, one, each in zip(drafted, found, questions, strict=True)]  # fmt: skip
-        yield name, left_by(questions, calibration, found), np.array([e.price for e in found]), 1.0 * np.array(mended)
+    for name, policy in policies.items():
+        plays = [Play(policy, each) for each in questions]
+        mended = [len(each.drafted) < len(each.question.judged) and not each.shows(calibration.judge) for each in plays]
+        yield name, left_by(calibration, plays), np.array([e.price(of.ask) for e in plays]), 1.0 * np.array(mended)
     lost, num = lost_by(questions, calibration), len(questions)
     for name in (f"auto, {num} labels", f"route, {num} labels"):
         plans = plan_all(calibration, of.ask, dials[name], whole=name.startswith("route"))

@@ -59,7 +59,7 @@ class _Show(Body):
     model: str = ""
 
 
-def refusal(error: WireError) -> Json:
+def ollama_error(error: WireError) -> Json:
     """Return an error as Ollama has it: one sentence."""
     return {"error": error.message}
 
@@ -185,4 +185,4 @@ def family(served: Served) -> Family:
         ("GET", "/api/tags"): tags,
         ("POST", "/api/show"): show,
     }
-    return Family((Generate(served),), facts, LINES, refusal)
+    return Family((Generate(served),), facts, LINES, ollama_error)

@@ -12,7 +12,7 @@ import pytest
 from cases import each
 from model_trees import LAYER, MAIN, MODEL, OTHER, Home, write
 
-from hybrid.cli.model_list import disk_lines
+from hybrid.cli.models import disk_lines
 from hybrid.engine.model_folders import find_model, models_on_disk, parse_name
 from hybrid.engine.real_models import check_model_name, model_file
 from hybrid.errors import EngineError, UsageError
