@@ -20,10 +20,10 @@ from hybrid.cli.lab_tables import (
     agreement_line,
     at,
     estimate,
-    interval,
     out_folder,
     show,
     table_of,
+    with_interval,
 )
 from hybrid.errors import UsageError
 from hybrid.report import Block, Document, Table, Text
@@ -60,7 +60,7 @@ def peers_document(report: dict[str, Any]) -> Document:
     )
     blocks += [Text(said), Text()]
     for tariff, found in report["tariffs"].items():
-        swept = {f"at {wanted}": interval("bill_at", wanted, digits=3) if wanted == "0.9" else
+        swept = {f"at {wanted}": with_interval("bill_at", wanted, digits=3) if wanted == "0.9" else
                  at("bill_at", wanted, "value", form=".2f") for wanted in found["rows"][0]["bill_at"]}  # fmt: skip
         what = f"{tariff}: dials as they were set (RPI, bill), and the bill with the dial swept:"
         less = "RPI less that of the best simple baseline at the same bill: " + _best(found, "; ")
@@ -84,8 +84,8 @@ def _best(found: dict[str, Any], between: str) -> str:
 PEER_COLUMNS = {
     "arm": at("arm"),
     "right": at("right"),
-    "RPI": interval("rpi"),
-    "bill": interval("bill"),
+    "RPI": with_interval("rpi"),
+    "bill": with_interval("bill"),
     "sent": at("sent", form=".2f"),
     "requests": at("requests", form=".2f"),
 }
@@ -108,10 +108,10 @@ def _forecast_table(found: dict[str, Any]) -> Table:
     told = [each | {"of": rows[each["arm"]]} for each in found["forecasts"]]
     columns = {
         "arm": at("arm"),
-        "bill told": interval("bill", digits=3),
+        "bill told": with_interval("bill", digits=3),
         "bill": at("of", "bill", "value", form=".3f"),
-        "told of drafts turned down": interval("share", digits=3),
-        "RPI told": interval("rpi", digits=3),
+        "told of drafts turned down": with_interval("share", digits=3),
+        "RPI told": with_interval("rpi", digits=3),
         "RPI": at("of", "rpi", "value", form=".3f"),
     }
     return table_of("Told by the first calibration questions' labels:", told, columns)

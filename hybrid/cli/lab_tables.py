@@ -80,7 +80,7 @@ def at(*path: Any, form: str = "") -> Cell:
     return cell
 
 
-def interval(*path: Any, digits: int = 2) -> Cell:
+def with_interval(*path: Any, digits: int = 2) -> Cell:
     """Write the estimate at a path."""
 
     def cell(row: Any) -> str:
@@ -128,16 +128,16 @@ def text_document(report: dict[str, Any]) -> Document:
         if num := section["right"]["questions"]:
             told = [{"rpi": None, "bill": 1.0 if name == "cloud" else 0.0, "name": name} | each
                     for name, each in section["right"].items() if isinstance(each, dict)]  # fmt: skip
-            columns = {"": at("name"), "right": estimate, "RPI": interval("rpi"), "bill": at("bill", form=".2f")}
+            columns = {"": at("name"), "right": estimate, "RPI": with_interval("rpi"), "bill": at("bill", form=".2f")}
             blocks.append(table_of(f"{title}: right answers of {num} graded:", told, columns))
     return [*blocks, agreement_line(report["against_the_client"])]
 
 
 RULE_COLUMNS = {
     "recovered share of the loss": at("rule"),
-    "excess": interval("recovered", "excess per_token"),
-    "NLL": interval("recovered", "nll per_token"),
-    "excess per answer": interval("recovered", "excess per_answer"),
+    "excess": with_interval("recovered", "excess per_token"),
+    "NLL": with_interval("recovered", "nll per_token"),
+    "excess per answer": with_interval("recovered", "excess per_answer"),
     "cloud": at("cloud_tokens", form=".0%"),
     "rep.": at("repetition", form=".2f"),
     "tokens": at("tokens", form=".0f"),
@@ -147,16 +147,16 @@ BILL_COLUMNS = {
     f"bill at {PRICE}": at("rule"),
     **{name: at("bill", f"{PRICE} {name}", "value", form=".2f") for name in SETTINGS},
     "requests": at("requests", form=".1f"),
-    "advantage in U": interval("advantage", f"{PRICE} U", "excess"),
-    "in C": interval("advantage", f"{PRICE} C", "excess"),
-    "in new": interval("advantage", f"{PRICE} new", "excess"),
+    "advantage in U": with_interval("advantage", f"{PRICE} U", "excess"),
+    "in C": with_interval("advantage", f"{PRICE} C", "excess"),
+    "in new": with_interval("advantage", f"{PRICE} new", "excess"),
 }
 ROUTING_COLUMNS = {
     "by": at("rule"),
-    "excess": interval("recovered", "excess per_token"),
-    "NLL": interval("recovered", "nll per_token"),
-    "advantage, U": interval("advantage", f"{PRICE} U", "excess"),
-    "S": interval("advantage", f"{PRICE} S", "excess"),
+    "excess": with_interval("recovered", "excess per_token"),
+    "NLL": with_interval("recovered", "nll per_token"),
+    "advantage, U": with_interval("advantage", f"{PRICE} U", "excess"),
+    "S": with_interval("advantage", f"{PRICE} S", "excess"),
     "bill at 0.5": at("bill_at", "excess", "0.5", form=".2f"),
     "0.8": at("bill_at", "excess", "0.8", form=".2f"),
     "0.95": at("bill_at", "excess", "0.95", form=".2f"),
@@ -164,14 +164,14 @@ ROUTING_COLUMNS = {
 
 
 POSITION_ROWS = {
-    "greedy agreement": interval("agreement"),
-    "KL mean, nats": interval("kl_mean"),
-    "KL median": interval("kl_median"),
-    **{f"share of KL > {limit}": interval("kl_above", limit) for limit in ("0.5", "1.5", "3")},
-    "AUROC of entropy for disagreement": interval("entropy_auroc"),
-    "mass beyond the top 20, median": interval("beyond_top_20", "median", digits=3),
-    "mass beyond the top 20, p90": interval("beyond_top_20", "p90", digits=3),
-    "a sampled draft accepted": interval("acceptance", "sampled"),
+    "greedy agreement": with_interval("agreement"),
+    "KL mean, nats": with_interval("kl_mean"),
+    "KL median": with_interval("kl_median"),
+    **{f"share of KL > {limit}": with_interval("kl_above", limit) for limit in ("0.5", "1.5", "3")},
+    "AUROC of entropy for disagreement": with_interval("entropy_auroc"),
+    "mass beyond the top 20, median": with_interval("beyond_top_20", "median", digits=3),
+    "mass beyond the top 20, p90": with_interval("beyond_top_20", "p90", digits=3),
+    "a sampled draft accepted": with_interval("acceptance", "sampled"),
     **{f"greedy draft stands at token {offset + 1}": at("acceptance", "span", offset, "kept", form=".2f")
        for offset in (0, 1, 3, 7)},
 }  # fmt: skip
@@ -219,11 +219,11 @@ def auto_document(report: dict[str, Any]) -> Document:
             dials = table_of(f"{title}: the dials of auto (default {report['default']:g}):", shown, DIAL_COLUMNS)
             swept = [rule for rule in rules if len(rule["dials"]) > 1]
             swept = [*swept, {"rule": "oracle of whole answers", "bill_at": oracle}]
-            wanted = {"bill at RPI": at("rule")} | {rpi: interval("bill_at", rpi, digits=3) for rpi in oracle}
+            wanted = {"bill at RPI": at("rule")} | {rpi: with_interval("bill_at", rpi, digits=3) for rpi in oracle}
             blocks += [dials, table_of(f"{title}: the bill at a wanted RPI, its dials mixed by a coin:", swept, wanted)]
             if compared := section["compared"][setting]:
                 columns: dict[str, Cell] = {"rule, against": lambda row: f"{row['rule']}, {row['against']}"}
-                columns |= {f"{what} at {rpi}": interval(rpi, what, digits=3)
+                columns |= {f"{what} at {rpi}": with_interval(rpi, what, digits=3)
                             for rpi in oracle for what in ("difference", "closed")}  # fmt: skip
                 what = f"{title}: less the bill of a control, and of the gap so closed:"
                 blocks.append(table_of(what, compared, columns))
@@ -240,17 +240,17 @@ def auto_document(report: dict[str, Any]) -> Document:
 ARM_COLUMNS = {
     "bill, of the cloud's alone": at("arm"),
     "right": at("right"),
-    "RPI": interval("rpi"),
-    **{name: interval("bill", name) for name in SETTINGS},
+    "RPI": with_interval("rpi"),
+    **{name: with_interval("bill", name) for name in SETTINGS},
     "cloud tokens": at("cloud_tokens", form=".0%"),
     "requests": at("requests", form=".2f"),
 }
 DIAL_COLUMNS: dict[str, Cell] = {
     "rule": at("rule"),
     "dial": at("dial", form="g"),
-    "RPI": interval("rpi"),
-    "bill": interval("bill"),
-    "over the presets'": interval("over_presets"),
+    "RPI": with_interval("rpi"),
+    "bill": with_interval("bill"),
+    "over the presets'": with_interval("over_presets"),
     "cloud tokens": at("cloud_tokens", form=".0%"),
     **{action: (lambda row, action=action: f"{row['actions'].get(action, 0.0):.0%}")  # type: ignore[misc]
        for action in ("keep", "check", "write", "write on")},
@@ -289,11 +289,11 @@ def routed_document(report: dict[str, Any]) -> Document:
 ROUTED_COLUMNS = {
     "tariff, dial": at("title"),
     "worth": at("worth", form=".2f"),
-    "recovered, excess": interval("recovered", "excess per_token"),
-    "recovered, NLL": interval("recovered", "nll per_token"),
-    "bill": interval("bill"),
-    "advantage, excess": interval("advantage", "excess"),
-    "advantage, NLL": interval("advantage", "nll"),
+    "recovered, excess": with_interval("recovered", "excess per_token"),
+    "recovered, NLL": with_interval("recovered", "nll per_token"),
+    "bill": with_interval("bill"),
+    "advantage, excess": with_interval("advantage", "excess"),
+    "advantage, NLL": with_interval("advantage", "nll"),
     **{action: at("actions", action, form=".0%") for action in ("write", "spans", "other")},
 }
 SWEPT_COLUMNS = {
@@ -305,11 +305,11 @@ SWEPT_COLUMNS = {
 RIGHT_COLUMNS = {
     "dial": at("dial"),
     "questions": at("questions"),
-    "local": interval("local"),
-    "cloud": interval("cloud"),
-    "so": interval("right"),
-    "RPI": interval("rpi"),
-    "bill": interval("bill"),
+    "local": with_interval("local"),
+    "cloud": with_interval("cloud"),
+    "so": with_interval("right"),
+    "RPI": with_interval("rpi"),
+    "bill": with_interval("bill"),
 }
 
 
@@ -328,13 +328,13 @@ def wordings_document(report: dict[str, Any]) -> Document:
         f"concepts {estimate(compared['concept_kl'])}; beyond 0.5 {estimate(compared['beyond'])}, of these wording "
         f"{estimate(compared['of_these_wording'])}."
     )
-    paid = {f"{what} {tariff}": interval(what.replace(" ", "_"), tariff)
+    paid = {f"{what} {tariff}": with_interval(what.replace(" ", "_"), tariff)
             for tariff in ("U", "C") for what in ("bill", "over a coin")}  # fmt: skip
-    last = {"hand-overs": at("handoffs"), "wording": interval("wording"), "kept": at("kept")}
+    last = {"hand-overs": at("handoffs"), "wording": with_interval("wording"), "kept": at("kept")}
     tables = []
     for split in ("calibration", "test"):
         arms = [{"arm": name} | arm for name, arm in report[split].items()]
-        tables.append(table_of("", arms, {split: at("arm"), "right": interval("right")} | paid | last))
+        tables.append(table_of("", arms, {split: at("arm"), "right": with_interval("right")} | paid | last))
     gains = [
         f"{each['tariff']}, within {each['budget']:g} of the large model's bill: {each['arm']} is right more often "
         f"than {each['other']} by {estimate(each)}."
