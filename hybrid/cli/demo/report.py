@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from hybrid.cli.show import provenance
 from hybrid.lab.arms import LARGE, PRICE, SMALL, Arm, Comparison, Trial
-from hybrid.lab.calibration import choose_arms, is_shipped
-from hybrid.lab.demo import HOW_CHOSEN, HYBRIDS, pick_examples
+from hybrid.lab.demo import HOW_CHOSEN, HYBRIDS, choose_arms, is_shipped, pick_examples
 from hybrid.record.answer import Answer, Token
 from hybrid.report import AnswerTokens, Block, Heading, Table, Text, Tokens
 from hybrid.tasks.statistics import Estimate
