@@ -10,7 +10,7 @@ from msgspec import structs
 
 from hybrid.cli.demo import report
 from hybrid.cli.show import provenance
-from hybrid.lab import calibration
+from hybrid.lab import demo
 from hybrid.lab.demo import ARMS, DOUBT, KL
 from hybrid.record.answer import Token
 from hybrid.report import LEGEND
@@ -94,10 +94,10 @@ def test_the_settings_are_told_as_the_flags_that_hybrid_ask_takes():
 
 
 def test_a_calibration_says_whether_the_demonstration_has_its_choice(compared):
-    right = {arm.name: "0" * 10 for arm in calibration.ARMS} | {"large": "1" * 10}
-    shipped = next(arm for arm in calibration.SWEEP if arm.policy == "doubt" and calibration.is_shipped(arm))
-    other = next(arm for arm in calibration.SWEEP if arm.policy == "kl" and not calibration.is_shipped(arm))
-    found = compared(right | {other.name: "1" * 9 + "0", shipped.name: "1" * 10}, calibration.ARMS)
+    right = {arm.name: "0" * 10 for arm in demo.SWEPT_ARMS} | {"large": "1" * 10}
+    shipped = next(arm for arm in demo.SWEEP if arm.policy == "doubt" and demo.is_shipped(arm))
+    other = next(arm for arm in demo.SWEEP if arm.policy == "kl" and not demo.is_shipped(arm))
+    found = compared(right | {other.name: "1" * 9 + "0", shipped.name: "1" * 10}, demo.SWEPT_ARMS)
     kl, doubt = report.choice(found)
     assert kl.startswith(f"kl: {report.settings(other)} has")
     assert kl.endswith("THE DEMONSTRATION HAS OTHERS.")

@@ -115,12 +115,12 @@ def _demonstrate_real(tasks: int | None, seed: int, *, keeps_cache: bool) -> tup
 
 def _calibrate(tasks: int | None, seed: int, *, keeps_cache: bool) -> tuple[Document, dict[str, Any]]:
     from hybrid.cli.demo import report  # noqa: PLC0415
-    from hybrid.lab import calibration as room  # noqa: PLC0415
+    from hybrid.lab import demo as room  # noqa: PLC0415
     from hybrid.lab.arms import Plan  # noqa: PLC0415
 
-    plan = Plan(room.NUM_PROBLEMS if tasks is None else tasks, "calibration", seed, keeps_cache)
+    plan = Plan(room.NUM_SWEPT if tasks is None else tasks, "calibration", seed, keeps_cache)
     comparison = _compare(room.ARMS, plan)
-    return report.calibration(comparison), room.to_json(comparison)
+    return report.calibration(comparison), room.sweep_to_json(comparison)
 
 
 def _compare(arms: Sequence[Arm], plan: Plan) -> Comparison:

@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from hybrid.cli.show import provenance
 from hybrid.lab import real_demo
 from hybrid.lab.arms import LARGE, PRICE, SMALL, Arm, Comparison, Trial
-from hybrid.lab.calibration import choose_arms, is_shipped
-from hybrid.lab.demo import HOW_CHOSEN, HYBRIDS, pick_examples
+from hybrid.lab.demo import HOW_CHOSEN, HYBRIDS, choose_arms, is_shipped, pick_examples
 from hybrid.lab.real_demo import RealComparison
 from hybrid.record.answer import Answer, Token
 from hybrid.report import AnswerTokens, Block, Heading, Table, Text, Tokens
