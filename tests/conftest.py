@@ -24,7 +24,7 @@ import typer.testing
 from arithmetic import agrees, tolerance
 from hypothesis import HealthCheck, Phase, settings
 from listed_skips import pytest_sessionfinish  # noqa: F401  (a hook)
-from model_trees import VARIABLES, Home
+from model_trees import VARIABLES, Home, stores_with_service
 
 import hybrid
 from hybrid.engine import model_folders
@@ -231,7 +231,7 @@ def home(tmp_path, monkeypatch):
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(model_folders, "OLLAMA_SERVICE", str(tmp_path / "service"))
+    monkeypatch.setattr(model_folders, "STORES", stores_with_service(tmp_path / "service"))
     monkeypatch.chdir(tmp_path)
     return Home(tmp_path / "home")
 

@@ -48,7 +48,7 @@ from typing import Any, TypeAlias
 
 import hybrid
 from hybrid.policy import decode
-from hybrid.serve.served import ServeOptions
+from hybrid.serve.app_state import ServeOptions
 
 ROOT = Path(hybrid.__file__).parent.parent
 CHECKOUT = Path(__file__).parent.parent  # the pages are not installed
@@ -68,7 +68,7 @@ SETTINGS = {"policy": "greedy-exact", "span": 8, "max_tokens": 64, "price": "1/0
 WARM_UP, QUESTION = "Sort 42 17 99 23 68.", "Sort 91 17 55 23 68 12 77."
 
 
-class Watch:
+class ServerObserver:
     """Notes what is entered while a ``Check`` is answered: files, names, and whether the check itself called them."""
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class Watch:
 
 def warm_check() -> dict[str, Any]:
     """Count what a warm check passes."""
-    watch = Watch()
+    watch = ServerObserver()
     watch.watch_loops()
 
     async def median_check(*, overlap: bool) -> Entered:
@@ -165,7 +165,7 @@ def walks() -> Measured:
     """Count what a check, a question to its first request and a POST to its end pass, each of them warm."""
     from asgi_caller import Endpoint
 
-    watch = Watch()
+    watch = ServerObserver()
 
     async def walk() -> tuple[Entered, Entered, Entered]:
         async with hybrid.open(overlap=False, **SETTINGS) as client:

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,9 +37,14 @@ def anchor(title: str) -> str:
 
 
 @functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def imports(path: Path) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -119,7 +125,7 @@ SHARED_NAMES: set[str] = set()
 
 def defined_names(path: Path) -> Iterator[str]:
     """Yield the classes and type aliases of a file, private ones too."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.AnnAssign) and "TypeAlias" in ast.unparse(node.annotation):
@@ -132,6 +138,41 @@ def test_a_class_name_stands_for_one_thing_in_the_whole_house():
         for name in defined_names(path):
             homes.setdefault(name, []).append(str(path.relative_to(ROOT)))
     assert {name: where for name, where in homes.items() if len(where) > 1 and name not in SHARED_NAMES} == {}
+
+
+# Functions that are called by their file's name, or from a table of files: a family of problems, or a dialect, a file.
+PROTOCOLS = {
+    "hybrid/tasks": {"generate", "grade"},
+    "hybrid/cloud": {"chat_route", "read_choice", "read_scores", "score_body", "write_body"},
+    "server_stub": {"family"},
+}
+# Names that still stand for two functions of a room. The list only becomes shorter.
+SHARED_FUNCTIONS = {
+    "hybrid/cli": {"demonstration", "print_report", "summary"},
+    "hybrid/lab": {"choose_arms", "compare", "draw_problems", "to_json"},
+}
+
+
+def public_functions(text: str) -> Iterator[str]:
+    """Yield the names of a file's public functions, but commands: what a user types is the name of one."""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            is_command = any(re.search(r"\.(command|callback)\(", ast.unparse(each)) for each in node.decorator_list)
+            yield from () if is_command or node.name.startswith("_") else (node.name,)
+
+
+def test_a_public_functions_name_stands_for_one_function_of_its_room():
+    """Who reads a call looks for one definition."""
+    assert [*public_functions("def a(): ...\ndef _b(): ...\n@app.command('c')\ndef c(): ...")] == ["a"]
+    rooms: dict[str, Counter[str]] = defaultdict(Counter)
+    for path in SOURCES:
+        parts = path.relative_to(ROOT).parts
+        rooms["server_stub" if parts[0] == "server_stub" else "/".join(parts[:2])].update(
+            public_functions(path.read_text())
+        )
+    shared = {(room, name) for room, names in rooms.items() for name, num in names.items() if num > 1}
+    known = {(room, name) for each in (PROTOCOLS, SHARED_FUNCTIONS) for room, names in each.items() for name in names}
+    assert not shared - known
 
 
 def test_every_mutant_fits_the_tree():
@@ -154,7 +195,7 @@ def test_a_loop_that_asserts_runs_or_says_that_nothing_came():
     for text in ("for x in each_of(a): assert x", "for x in zip((1,), 'b'): assert x", f"{perhaps}\n    assert a"):
         assert not list(bare_loops(ast.parse(f"def test_a(a):\n    {text}"))), text
     for path in each_of(TESTS):
-        found = bare_loops(ast.parse(path.read_text(encoding="utf-8")))
+        found = bare_loops(parsed(path))
         assert not [f"{name}: for ... in {ast.unparse(loop.iter)}" for name, loop in found], path
 
 
@@ -167,7 +208,7 @@ def test_no_test_bounds_something_by_the_products_own_number():
     assert list(shared_bounds(ast.parse(shared.format("2 * guard.MAX_BODY")))) == [(3, "guard.MAX_BODY")]
     assert not list(shared_bounds(ast.parse(shared.format("8"))))
     for path in each_of(TESTS):
-        assert not list(shared_bounds(ast.parse(path.read_text(encoding="utf-8")))), path
+        assert not list(shared_bounds(parsed(path))), path
 
 
 def test_nothing_else_stands_at_the_top_of_the_tree():
@@ -182,9 +223,8 @@ def test_no_function_is_above_60_lines_and_no_file_above_400():
     for path in each_of(
         [each for top in ("hybrid", "server_stub", "tests", "examples") for each in (ROOT / top).rglob("*.py")]
     ):
-        text = path.read_text()
-        assert len(text.splitlines()) <= 400, path
-        for node in each_of(ast.walk(ast.parse(text))):
+        assert len(path.read_text().splitlines()) <= 400, path
+        for node in each_of(ast.walk(parsed(path))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno - node.lineno < 60, f"{path}: {node.name}"
 

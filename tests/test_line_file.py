@@ -57,12 +57,11 @@ def test_several_lines_are_written_all_or_none(tmp_path, monkeypatch, error, aft
         assert str(tmp_path / "a") in caught.value.strerror
 
 
-def test_the_disk_is_waited_for_once_and_only_where_that_is_wanted(tmp_path, monkeypatch):
+def test_the_disk_is_waited_for_once(tmp_path, monkeypatch):
     waits = []
     monkeypatch.setattr(os, "fsync", lambda fd: waits.append(os.fstat(fd).st_size))
     with closing(LineFile(tmp_path / "a")) as file:
         file.append([b"one\n", b"two\n"])
-        file.append([b"three\n"], durable=False)
     assert waits == [8]
 
 

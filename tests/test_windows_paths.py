@@ -6,7 +6,7 @@ Text alone: a pathlib of another system cannot be made here. ``end_to_end/test_w
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path, PureWindowsPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import pytest
 from cases import each, each_of
@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from hybrid.assemble.local_models import name_of
 from hybrid.cli import tally as batch_repair
-from hybrid.engine import model_folders as repository_layouts
 from hybrid.engine.gguf_header import shard_files
-from hybrid.engine.model_folders import find_model, parse_name
+from hybrid.engine.model_folders import _of_quantisation, find_model, parse_name
 from hybrid.engine.real_models import check_installed
 from hybrid.errors import UsageError
 from hybrid.settings.names import complete_address, is_address
@@ -52,12 +51,11 @@ def test_a_models_name_is_its_files_without_folders_and_so_are_the_files_of_its_
     assert shard_files(part) == (part.with_name("x-00001-of-00002.gguf"), part)
 
 
-def test_a_quantisation_that_names_a_folder_of_a_repository_is_found(monkeypatch):
+def test_a_quantisation_that_names_a_folder_of_a_repository_is_found():
     r"""The files of a repository are told with ``/`` and were read as ``Q4_K_M\m``, in which no name ended."""
-    monkeypatch.setattr(repository_layouts, "Path", PureWindowsPath)
-    paths = ["Q4_K_M/m.gguf", "Q8_0/m.gguf", "n-Q4_0-00001-of-00002.gguf"]
+    paths = [*map(PurePosixPath, ("Q4_K_M/m.gguf", "Q8_0/m.gguf", "n-Q4_0-00001-of-00002.gguf"))]
     for quant, path in each_of(zip(("q4_k_m", "Q8_0", "q4_0"), paths, strict=True)):
-        assert repository_layouts._of_quantisation(paths, quant) == [path]
+        assert _of_quantisation(paths, quant) == [path]
 
 
 @given(st.lists(st.text(st.sampled_from('C:\\ "/a&'), min_size=1), min_size=1))

@@ -90,7 +90,7 @@ def problems_for(
     ``weights``: of families that do not come as often as the others.
     """
     if model == "wordings-small" or model == "wordings-large":  # noqa: PLR1714  (a type checker reads no "in")
-        for lesson in wordings.training_stream(model, "train", rng):
+        for lesson in wordings.lesson_stream(model, "train", rng):
             yield lesson.problem.question, lesson.text, lesson.begun
     elif model in foreign.MODELS:
         for problem, text in foreign.training_stream(model, "train", rng, weights):

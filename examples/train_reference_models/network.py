@@ -7,7 +7,7 @@ RoPE rotates neighbouring pairs (interleaved), as llama.cpp's ``llama`` expects.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -27,10 +27,6 @@ class Shape:
     heads: int
     hidden: int
     context: int = 1024
-
-    def as_dict(self) -> dict[str, int]:
-        """Return the sizes as plain data, for a checkpoint."""
-        return asdict(self)
 
 
 class RmsNorm(nn.Module):

@@ -26,7 +26,7 @@ from hybrid.errors import EngineError, UsageError
 from hybrid.partitions.partition_file import load_partition
 from hybrid.prob import Partition
 from hybrid.run import FurtherModel, LocalModel
-from hybrid.run.contexts import KnownFamilies
+from hybrid.run.contexts import DomainCheck
 from hybrid.run.experts import ExpertRecord
 from hybrid.settings.config import Settings
 from hybrid.settings.names import MODELS, NAMED
@@ -90,7 +90,7 @@ def name_of(model: Path) -> str:
     return model.name.removesuffix(".gguf")
 
 
-async def open_local_models(settings: Settings, families: KnownFamilies | None, stack: AsyncExitStack) -> OpenedModels:
+async def open_local_models(settings: Settings, families: DomainCheck | None, stack: AsyncExitStack) -> OpenedModels:
     """Load the models and open as many contexts as are wanted and memory allows, each with a thread of its own.
 
     Raises EngineError where a model or not even one context can be opened, UsageError for models that cannot read one

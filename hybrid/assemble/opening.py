@@ -30,8 +30,8 @@ from hybrid.errors import UsageError
 from hybrid.pairs.profile import PairFacts, pair_record
 from hybrid.run import AsyncClient, Client
 from hybrid.run.composition import check_chain, check_effect, check_endpoint, check_pair, check_several, policy_of
-from hybrid.run.contexts import KnownFamilies
-from hybrid.run.deferral import PairSource
+from hybrid.run.contexts import DomainCheck
+from hybrid.run.deferral import PlannerFactory
 from hybrid.settings.config import OpenArguments, Settings
 from hybrid.settings.names import BUNDLED, NAMED
 from hybrid.settings.sources import checked, ledger_file, load
@@ -139,7 +139,7 @@ class ClientOpener:
 
     async def _open(self, stack: AsyncExitStack) -> AsyncClient:
         settings = self.settings
-        families = KnownFamilies.of_pair(str(settings.local)) if _is_bundled_pair(settings) else None
+        families = DomainCheck.of_pair(str(settings.local)) if _is_bundled_pair(settings) else None
         models = await open_local_models(settings, families, stack)
         weights, path, engine, account = models.weights, models.path, models.engine, self.account(stack)
 
@@ -158,7 +158,7 @@ class ClientOpener:
         pair = None if models.experts else await asyncio.to_thread(pair_record, settings.cloud, path)
         facts = PairFacts.of(path, settings.cloud, lambda: probe_cache(settings, weights), models.critic)
         facts = replace(facts, local=_pair_name(facts.local, models.experts, settings), shipped_only=self._shipped_only)
-        planners = PairSource(facts)
+        planners = PlannerFactory(facts)
         client = self._client = AsyncClient(models.local, connect, account, settings, pair, planners, by_messages)
 
         async def model() -> str:

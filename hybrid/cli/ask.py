@@ -43,7 +43,7 @@ class Explainer:
         """Nothing was planned yet."""
         self._plans: list[Planned] = []
 
-    def hear(self, event: Event) -> None:
+    def observe(self, event: Event) -> None:
         """Keep a plan."""
         if isinstance(event, Planned):
             self._plans.append(event)
@@ -240,7 +240,7 @@ async def _ask(prompt: str, flags: Flags, screen: Screen | None, *, explained: b
                     async for event in events:
                         file.write(event)
                         if explainer:
-                            explainer.hear(event)
+                            explainer.observe(event)
                         if screen:
                             screen.show(event)
                         elif isinstance(event, Finished):

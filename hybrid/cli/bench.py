@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from hybrid.cli.bench_auto import AUTO_EPILOG, auto
 from hybrid.cli.bench_peers import PEERS_EPILOG, peers
 from hybrid.cli.bench_text import TEXT_EPILOG, text
-from hybrid.cli.bench_vocabulary import VOCABULARY_EPILOG, WORDINGS_EPILOG, vocabulary, wordings
+from hybrid.cli.bench_wordings import WORDINGS_EPILOG, wordings
 from hybrid.cli.exits import exit_codes, progress
 from hybrid.cli.text_tables import show
 from hybrid.errors import UsageError
+from hybrid.report import Table, Text, terminal
 
 if TYPE_CHECKING:
     from hybrid.lab.speed.measure import BenchmarkReport, Measurement
@@ -151,7 +150,6 @@ for _benchmark, _title in TITLES.items():
 for _name, _function, _epilog in (
     ("auto", auto, AUTO_EPILOG),
     ("peers", peers, PEERS_EPILOG),
-    ("vocabulary", vocabulary, VOCABULARY_EPILOG),
     ("text", text, TEXT_EPILOG),
     ("wordings", wordings, WORDINGS_EPILOG),
 ):
@@ -229,13 +227,9 @@ def _model_folder(folder: Path | None) -> Iterator[Path]:
 def _print(report: BenchmarkReport) -> None:
     from hybrid.lab.speed.measure import machine  # noqa: PLC0415
 
-    table = Table(header_style="bold")
-    for column in ("", "median", "quartiles", "bound", ""):
-        table.add_column(column, justify="right" if column in {"median", "quartiles"} else "left")
-    for figure in report.figures:
-        table.add_row(*_cells(figure))
-    console = Console(highlight=False)
-    console.print(table, f"{report.setting}.", f"{machine()}.", sep="\n")
+    columns = ("", "median", "quartiles", "bound", "note")
+    table = Table("", columns, [*map(_cells, report.figures)], words=("", "bound", "note"))
+    terminal.show([table, Text(f"{report.setting}."), Text(f"{machine()}.")])
 
 
 def _cells(figure: Measurement) -> tuple[str, ...]:

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from hybrid.cli.bench_learning import (
-    fit_scores,
-    label_questions,
-    learning_of,
-    print_learning_report,
-    shipped_calibration,
-)
 from hybrid.cli.bench_text import write_drawing
 from hybrid.cli.exits import exit_codes, progress
 from hybrid.cli.text_tables import (
@@ -35,6 +29,8 @@ from hybrid.cli.text_tables import (
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
+    from hybrid.defer import Calibration, LabelledQuestion
+    from hybrid.lab.experiments.auto_suite import Fitted
     from hybrid.lab.experiments.problem_suite import ProblemPlan
     from hybrid.lab.experiments.section import SectionRun
 
@@ -152,14 +148,7 @@ problems that no score was fitted on. One answer in twenty is written again by t
 With --real open text of the real pairs (`hybrid models --real`) is put before the planner: what it recovers of the loss
 between the models, at dials that were read off other questions, and what it costs.
 
-With --real --chat both pairs answer by `route` over an endpoint that takes messages, beside `auto`, `doubt` and both
-models alone, and every answer of `route` and of the cloud is written again by the client over that endpoint.
-
 With --critic `auto` and `route` decide with what another model of the ladder says of each draft, beside both without.
-
-With --learning streams of the problems are decided from labels: started with nothing, after a shift to other kinds of
-problems, at a level of risk, and on a day with a burst under a cap. With --split calibration the problems are those
-that the shipped score was fitted on, which no stream but a level of risk knows beforehand.
 
 A run that was interrupted goes on where it stopped.
 
@@ -214,12 +203,6 @@ def auto(
     real: Annotated[
         bool, typer.Option("--real", help="Put open text of the real pairs before the planner instead.")
     ] = False,
-    chat: Annotated[
-        bool, typer.Option("--chat", help="With --real: route over an endpoint that takes messages, beside others.")
-    ] = False,
-    learning: Annotated[
-        bool, typer.Option("--learning", help="Try what is learned online: cold starts, shifts, risks, paced days.")
-    ] = False,
     critic: Critic = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw RPI against bill.", metavar="FILE.svg", show_default=False)
@@ -228,37 +211,32 @@ def auto(
 ) -> None:
     """Tell what asking where it pays recovers and costs, on problems with right answers."""
     with exit_codes():
-        if chat and not real:
-            raise UsageError("--chat is tried with --real")
-        if (real or learning) and (ladder is not None or plot is not None or (real and learning)):
-            raise UsageError("--real and --learning are tried alone, and have neither --ladder nor --plot")
-        if critic is not None and (critic not in {"mid", "small"} or real or learning or ladder or plot):
-            raise UsageError("--critic is mid or small, and has neither --real, --learning, --ladder nor --plot")
+        if real and (ladder is not None or plot is not None):
+            raise UsageError("--real is tried alone, and has neither --ladder nor --plot")
+        if critic is not None and (critic not in {"mid", "small"} or real or ladder or plot):
+            raise UsageError("--critic is mid or small, and has neither --real, --ladder nor --plot")
         choices = {"split": split.value} | ({"num": num} if num else {}) | ({"seeds": tuple(seed)} if seed else {})
         if real:
-            from hybrid.cli.bench_routed import print_chat_report, print_routed_report, routed  # noqa: PLC0415
+            from hybrid.cli.bench_routed import print_routed_report, routed  # noqa: PLC0415
 
-            report = routed(num, split.value, seed[0] if seed else 0, folder, processes, chat=chat)
-            show(report, print_chat_report if chat else print_routed_report, as_json=as_json)
+            report = routed(num, split.value, seed[0] if seed else 0, folder, processes)
+            show(report, print_routed_report, as_json=as_json)
             return
-        report = _report(choices, out_folder(folder, "bench-auto"), processes, ladder, critic, learning=learning)
+        report = _report(choices, out_folder(folder, "bench-auto"), processes, ladder, critic)
         if plot is not None:
             from hybrid.lab.experiments.plot import auto_svg  # noqa: PLC0415
 
             write_drawing(plot, auto_svg(report))
-        show(report, print_learning_report if learning else print_auto_report, as_json=as_json)
+        show(report, print_auto_report, as_json=as_json)
 
 
 def _report(
-    choices: dict[str, Any], folder: Path, processes: int, ladder: Path | None, critic: str | None, *, learning: bool
+    choices: dict[str, Any], folder: Path, processes: int, ladder: Path | None, critic: str | None
 ) -> dict[str, Any]:
-    from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL  # noqa: PLC0415  (help and usage errors need no llama.cpp)
-    from hybrid.lab.experiments.problem_suite import ProblemPlan  # noqa: PLC0415
+    from hybrid.lab.experiments.problem_suite import ProblemPlan  # noqa: PLC0415  (help needs no llama.cpp)
 
     plan = ProblemPlan(**choices)
     with progress("the problems are drawn") as report_progress:
-        if learning:
-            return learning_of(_empty_run(BUNDLED_LOCAL, BUNDLED_CLOUD, folder, processes), plan, report_progress)
         if critic is not None:
             return _run_critic(plan, critic, folder, processes, report_progress)
         if ladder is not None:
@@ -316,6 +294,54 @@ def _empty_run(local: Path, cloud: Path, folder: Path, processes: int) -> Sectio
     from hybrid.lab.experiments.section import ModelPair, SectionRun  # noqa: PLC0415
 
     return SectionRun((), {PAIR: ModelPair(local, cloud)}, folder, num_processes=processes)
+
+
+# The scores of ``hybrid bench auto``: labels from a world, and what is fitted to them.
+
+
+def label_questions(run: SectionRun, questions: Any, threshold: float, report_progress: Any) -> list[LabelledQuestion]:
+    """Label questions as a check of their whole drafts would, in the run's processes and folder."""
+    from hybrid.lab.experiments.auto_trial import LabelSection, labelled_question  # noqa: PLC0415
+    from hybrid.lab.experiments.problem_suite import PAIR  # noqa: PLC0415
+    from hybrid.lab.experiments.section import run_sections  # noqa: PLC0415
+
+    section = LabelSection("labels", PAIR, tuple(questions), threshold)
+    found = run_sections(replace(run, sections=(section,)), report_progress)
+    return [labelled_question(found[0, i]) for i in range(len(section.questions))]
+
+
+def fit_scores(
+    labelled: list[LabelledQuestion],
+    threshold: float,
+    shipped: Calibration | None,
+    critic: str | None = None,
+    shipped_critic: Calibration | None = None,
+) -> Fitted:
+    """Fit what is tried to labels; ``shipped`` stands for the trees, where a pair has it. Raises UsageError.
+
+    ``critic``: the identity of the critic that read the labelled drafts; what is shipped of it counts in the same way.
+    """
+    from hybrid.lab.experiments.auto_suite import Fitted  # noqa: PLC0415
+    from hybrid.tune.fit import fit  # noqa: PLC0415
+
+    who = partial(fit, labelled, local="bench", cloud="bench", judge=f"kl:{threshold:g}")
+    with_critic = None if critic is None else shipped_critic or who(critic=critic)
+    return Fitted(shipped or who(), who(trees=False), labelled, with_critic)
+
+
+def shipped_calibration(threshold: float, local: Path | None = None, critic: str | None = None) -> Calibration | None:
+    """Return what is shipped of the bundled pair, not what the user knows of it; None: nothing.
+
+    ``local``: another model of the ladder in the small one's place. ``critic``: the identity of a critic.
+    """
+    from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL  # noqa: PLC0415
+    from hybrid.engine.identity import identify  # noqa: PLC0415
+    from hybrid.pairs.store import calibration_for  # noqa: PLC0415
+
+    judge = f"kl:{threshold:g}"
+    own = identify(local or BUNDLED_LOCAL)
+    found = calibration_for(own, BUNDLED_CLOUD.stem, judge, critic=critic, shipped_only=True)
+    return found if found is None or found.critic == critic else None
 
 
 def _finished(run: SectionRun, sections: Any, default: float, report_progress: Any) -> dict[str, Any]:

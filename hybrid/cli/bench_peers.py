@@ -239,7 +239,7 @@ def _ground_of(ladder: Path | None, num: int | None, *, real: bool) -> GroundOf:
 
     def drawn(half: Half, report_progress: Callable[[str], None]) -> tuple[Ground, Calibration | None]:
         from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL  # noqa: PLC0415  (llama.cpp is loaded with it)
-        from hybrid.cli.bench_learning import shipped_calibration  # noqa: PLC0415
+        from hybrid.cli.bench_auto import shipped_calibration  # noqa: PLC0415
         from hybrid.cli.bench_routed import real_calibration  # noqa: PLC0415
         from hybrid.engine.real_models import model_file  # noqa: PLC0415
         from hybrid.lab.experiments import peers_suite  # noqa: PLC0415

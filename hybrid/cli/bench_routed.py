@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 # How the report of ``hybrid bench auto --real`` looks on a terminal.
 
 SHARES = ("0.5", "0.8", "0.95")
-TARIFFS = ("U", "S")
 SHOWN_ACTIONS = ("write", "spans", "other")
 
 
@@ -39,28 +38,6 @@ def print_routed_report(report: dict[str, Any]) -> None:
             first = section["tariffs"][0]
             console.print(f"Right answers on the graded ones, tariff {first['tariff']}:", _right_table(first["right"]))
     console.print(agreement_line(report["against_the_client"]))
-
-
-def print_chat_report(report: dict[str, Any]) -> None:
-    """Print what ``route`` recovers and costs beside the others, and how the client over the chat route agrees."""
-    console = wide_console()
-    for section in report["sections"]:
-        console.print(
-            f"\n{section['section']}: {section['questions']} questions, {section['whole']} answers of route are one "
-            f"model's own; dial from {section['calibrated_on']} others (95 % intervals; bills are multiples of the "
-            "reference's):"
-        )
-        shown = aligned_table("arm", "recovered, excess", "recovered, NLL", *(f"bill, {name}" for name in TARIFFS))
-        for row in section["rules"]:
-            shares = (estimate(row["recovered"][f"{loss} per_token"]) for loss in ("excess", "nll"))
-            shown.add_row(row["rule"], *shares, *(estimate(row["bill"][f"1/0.1/4 {name}"]) for name in TARIFFS))
-        console.print(shown)
-        if section["right"]:
-            graded = aligned_table("arm, graded", "right", "RPI", "bill, U")
-            for row in section["right"]:
-                graded.add_row(row["arm"], *(estimate(row[name]) for name in ("right", "rpi", "bill")))
-            console.print(graded)
-    console.print(agreement_line(report["over_chat"]))
 
 
 def _dial_table(tariffs: Sequence[dict[str, Any]]) -> Table:
@@ -98,21 +75,10 @@ def _right_table(rows: Sequence[dict[str, Any]]) -> Table:
     return shown
 
 
-def routed(
-    num: int | None, split: QuestionSplit, seed: int, folder: Path | None, processes: int, *, chat: bool = False
-) -> dict[str, Any]:
-    """Run what was not run before and return the report. Raises UsageError, EngineError.
-
-    ``chat``: ``route`` over an endpoint that takes messages, beside the others.
-    """
+def routed(num: int | None, split: QuestionSplit, seed: int, folder: Path | None, processes: int) -> dict[str, Any]:
+    """Run what was not run before and return the report. Raises UsageError, EngineError."""
     from hybrid.engine.real_models import model_file  # noqa: PLC0415  (help and usage errors need no llama.cpp)
-    from hybrid.lab.experiments.chat_section import CHAT, chat_report, half_the_bill  # noqa: PLC0415
-    from hybrid.lab.experiments.routed_report import (  # noqa: PLC0415
-        chat_sections,
-        pair_models,
-        routed_report,
-        routed_sections,
-    )
+    from hybrid.lab.experiments.routed_report import pair_models, routed_report, routed_sections  # noqa: PLC0415
     from hybrid.lab.experiments.section import ModelPair, SectionRun, run_sections  # noqa: PLC0415
 
     with progress("the models are made ready") as report_progress:
@@ -121,14 +87,8 @@ def routed(
             for pair, names in pair_models().items()
         }
         known = {pair: real_calibration(*names, pairs[pair].local) for pair, names in pair_models().items()}
-        place = out_folder(folder, "bench-auto")
-        if chat:
-            planners = {pair: half_the_bill(each) for pair, each in known.items()}
-            asked = chat_sections(planners, num, split, seed)
-            over = SectionRun(asked, pairs, place, seed, processes, check_share=1.0, dialect=CHAT)
-            return chat_report(asked, run_sections(over, report_progress), known)
         sections = routed_sections(num, split, seed)
-        run = SectionRun(sections, pairs, place, seed, processes)
+        run = SectionRun(sections, pairs, out_folder(folder, "bench-auto"), seed, processes)
         return routed_report(sections, run_sections(run, report_progress), known)
 
 

@@ -8,16 +8,15 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from hybrid.cli.exits import exit_codes
 from hybrid.errors import UsageError, escape_controls
+from hybrid.report import Table, terminal
 from hybrid.settings.names import complete_address
 from hybrid.settings.sources import ledger_file, load
 from hybrid.spend import StoredCapScope, as_usd, endpoint_id, usd_to_nanousd
@@ -301,16 +300,6 @@ def _moment(at: int) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _table(*columns: str) -> Table:
-    table = Table(header_style="bold", box=SIMPLE, pad_edge=False)
-    for column in columns:
-        justify: Literal["left", "right"] = (
-            "right" if column in {"cap", "spent", "reserved", "charged", "left"} else "left"
-        )
-        table.add_column(Text(column), justify=justify, no_wrap=True, overflow="fold")
-    return table
-
-
 def _console() -> Console:
     """Never narrower than the tables: an amount that lost a digit would be another amount."""
     return Console(highlight=False, soft_wrap=True, width=max(Console().width, WIDE))
@@ -338,15 +327,16 @@ def _print_caps(found: dict[str, Any]) -> None:
     if not found["caps"]:
         console.print(f"Nothing was spent yet and no cap is set: {found['ledger']} does not exist.", markup=False)
         return
-    table = _table("USD", "window", "cap", "spent", "reserved", "left")
+    rows = []
     for row in found["caps"]:
         amounts = (
             _usd(row["cap_nanousd"], "none"),
             *(_usd(row[f"{name}_nanousd"]) for name in ("spent", "reserved")),
             _left(row["left_nanousd"]),
         )
-        table.add_row(row["level"], row["window"] or ("each" if row["spent_nanousd"] is None else ""), *amounts)
-    console.print(table, Text(f"Kept in {found['ledger']}."))
+        rows.append((row["level"], row["window"] or ("each" if row["spent_nanousd"] is None else ""), *amounts))
+    terminal.show([Table("", ("USD", "window", "cap", "spent", "reserved", "left"), rows)])
+    console.print(Text(f"Kept in {found['ledger']}."))
     if found["num_open"]:
         held = f"{as_usd(found['open_nanousd'])} reserved, whatever is charged"
         console.print(f"{found['num_open']} open ({held}): hybrid budget reconcile lists them.", markup=False)

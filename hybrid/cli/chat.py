@@ -200,7 +200,7 @@ class Questions:
 
 
 @dataclass
-class Heard:
+class ChatAnswerState:
     """What has come of one answer, and the policy that it is written by, as far as that is known by now."""
 
     policy: str
@@ -273,7 +273,7 @@ class ChatSession:
     def _answer(self, question: str, *, interactive: bool) -> None:
         """Answer a question. What was said of an answer that was ended or that failed is part of the conversation."""
         turns = (*self._turns, Message("user", question))
-        heard, before = Heard(str(policy_of(self._settings))), self._client.spent.assumed_nanousd
+        heard, before = ChatAnswerState(str(policy_of(self._settings))), self._client.spent.assumed_nanousd
         try:
             self._listen(turns, heard)
         except KeyboardInterrupt as error:
@@ -291,7 +291,7 @@ class ChatSession:
         if self._watch and heard.tokens:
             self._err.print(kl_line(heard.tokens, threshold_of(heard.policy), self._err.width))
 
-    def _listen(self, turns: tuple[Message, ...], heard: Heard) -> None:
+    def _listen(self, turns: tuple[Message, ...], heard: ChatAnswerState) -> None:
         """Show an answer as it comes. Whoever interrupts it, it has ended and is settled when this is left."""
         named = (self._settings.local or "small", *self._settings.experts)
         if len(turns) == 3 and all(str(model) in BUNDLED for model in named):

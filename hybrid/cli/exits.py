@@ -17,7 +17,9 @@ from typing import NoReturn
 import typer
 from rich.console import Console
 
-from hybrid.errors import CloudError, EngineError, HybridError, UsageError
+from hybrid.errors import CloudError, EngineError, HybridError, UsageError, escape_controls
+from hybrid.report import Document, alarms, terminal
+from hybrid.report.html import page
 from hybrid.store.files import OWNERS, beside_of, replace_content
 
 # What is being done, on standard error: a line that changes on a terminal, a line each or nothing elsewhere.
@@ -79,6 +81,24 @@ def write_whole(path: Path, text: str) -> None:
     Raises OSError, with nothing changed, where the text cannot be written.
     """
     replace_content(path.resolve(), text.encode(errors="replace"), keep_mode=True)
+
+
+def print_report(
+    title: str, document: Document, told: str | None, *, html: Path | None = None, svg: Path | None = None
+) -> None:
+    """Print a report, or ``told``, its JSON, with what nobody should overlook on standard error; write its pictures."""
+    try:
+        if told is None:
+            terminal.show(document)
+            return
+        typer.echo(told)
+        for alarm in alarms(document):
+            typer.echo(f"hybrid: {escape_controls(alarm.text)}", err=True)
+    finally:  # also where whoever read standard output has left
+        if html:
+            write_whole(html, page(title, document))
+        if svg:
+            write_whole(svg, terminal.picture(title, document))
 
 
 EXIT_OUTPUT, EXIT_USAGE, EXIT_ENGINE, EXIT_CLOUD, EXIT_PARTLY, EXIT_DEGRADED, EXIT_INTERRUPTED = 1, 2, 3, 4, 5, 6, 130

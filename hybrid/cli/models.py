@@ -1,19 +1,26 @@
-"""``hybrid models``: which models have names; what one gets right; the bundled files checked; the real ones built."""
+"""``hybrid models``: which models have names; what one gets right; the bundled files checked; the real ones built.
+
+The list reads headers only, never weights, and those of a file that did not change are remembered. What cannot be used
+is listed with its reason, and is no error.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from hybrid.cli.exits import EXIT_ENGINE, exit_codes, progress
 from hybrid.cli.tasks import SplitName
-from hybrid.errors import escape_controls
-from hybrid.settings.names import MODELS, REAL
+from hybrid.errors import EngineError, UsageError, escape_controls, spelled
+from hybrid.report import Table, terminal
+from hybrid.settings.names import BUNDLED, MODELS, NAMED, REAL
+from hybrid.settings.sources import cache_file
 
 models = typer.Typer(
     name="models",
@@ -88,6 +95,8 @@ Exit codes: 0 all files are what the card says, 1 output lost, 2 no card, 3 a fi
 Folder = Annotated[
     Path | None, typer.Option("--dir", help="Folder of small.gguf, mid.gguf, large.gguf and the others.", metavar="DIR")
 ]
+# The base of the units in which a number is told, and those of its second and third power.
+PARAMETERS, BYTES = (1000, "M", "B"), (1024, "MiB", "GiB")
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
@@ -114,7 +123,7 @@ def eval_(
         if as_json:
             typer.echo(json.dumps(found))
         else:
-            Console(highlight=False).print(_scores(found))
+            terminal.show([_scores(found)])
 
 
 eval_.__doc__ = f"{eval_.__doc__}\n{EVAL_EPILOG}"
@@ -144,17 +153,17 @@ verify.__doc__ = f"{verify.__doc__}\n{VERIFY_EPILOG}"
 def list_(as_json: AsJson = False) -> None:
     """List the models that have a name, and those that other programs keep on this disk."""
     with exit_codes():
-        from hybrid.cli import model_list as room  # noqa: PLC0415
+        from hybrid.engine.model_folders import folders_searched  # noqa: PLC0415
 
-        named = room.named_models()
+        named = named_models()
         with progress("reading headers", only_on_a_terminal=True):
-            disk = room.disk_models()
-        shared = room.shared_vocabularies(named, disk)
+            disk = disk_models()
+        shared = shared_vocabularies(named, disk)
         if as_json:
             typer.echo(json.dumps({"models": named, "disk": disk, "vocabularies": shared}))
             return
-        Console(highlight=False).print(room.named_table(named))
-        for line in room.disk_lines(disk) or [room.none_on_disk()]:
+        terminal.show([named_table(named)])
+        for line in disk_lines(disk) or [f"No other models on this disk: looked in {folders_searched()}."]:
             typer.echo(escape_controls(line))
         for word, names in shared.items():
             typer.echo(f"vocabulary {word}, so any two are a pair: {', '.join(names)}")
@@ -167,11 +176,10 @@ list_.__doc__ = f"{list_.__doc__}\n{LIST_EPILOG}"
 def real(as_json: AsJson = False) -> None:
     """Build the real models, and say where they lie."""
     with exit_codes():
-        from hybrid.cli.model_list import in_mib  # noqa: PLC0415
         from hybrid.engine import real_models as room  # noqa: PLC0415
 
         with progress("looking for the package") as report_build:
-            files = {model.name: room.model_file(model.name, report_build) for model in room.variants()}
+            files = {model.name: room.model_file(model.name, report_build) for model in room.VARIANTS}
         found: dict[str, dict[str, Any]] = {
             name: {"file": str(path), "bytes": path.stat().st_size, "sha256": room.sha256_of(path), "for": REAL[name]}
             for name, path in files.items()
@@ -182,7 +190,9 @@ def real(as_json: AsJson = False) -> None:
             return
         typer.echo(f"{room.MODEL}, {room.LICENCE}, from the package {room.REQUIREMENT}")
         for name, said in found.items():
-            typer.echo(f"{name}: {said['for']}\n  {said['file']}\n  {in_mib(said['bytes'])}, SHA-256 {said['sha256']}")
+            typer.echo(
+                f"{name}: {said['for']}\n  {said['file']}\n  {in_units(said['bytes'], BYTES)}, SHA-256 {said['sha256']}"
+            )
 
 
 real.__doc__ = f"{real.__doc__}\n{REAL_EPILOG}"
@@ -197,11 +207,110 @@ def _path(model: str) -> Path:
 
 
 def _scores(found: dict[str, Any]) -> Table:
-    from hybrid.cli.model_list import table_of  # noqa: PLC0415
-
-    table = table_of(found["model"], "right", "of", "share", "95 %")
+    rows = []
     for name, said in found["families"].items():
         interval = f"{said['low']:.0%} to {said['high']:.0%}"
-        table.add_row(name, str(said["correct"]), str(said["n"]), f"{said['correct'] / said['n']:.0%}", interval)
-    table.add_row("all", "", "", f"{found['overall']:.1%}", "")
-    return table
+        rows.append((name, str(said["correct"]), str(said["n"]), f"{said['correct'] / said['n']:.0%}", interval))
+    rows.append(("all", "", "", f"{found['overall']:.1%}", ""))
+    return Table("", (found["model"], "right", "of", "share", "95 %"), rows)
+
+
+def named_models() -> dict[str, dict[str, Any]]:
+    """Return what is known of every model that has a name; None for what only the missing package could tell."""
+    from hybrid.engine import real_models as room  # noqa: PLC0415
+    from hybrid.engine.gguf_header import read_header  # noqa: PLC0415
+    from hybrid.engine.model_check import vocabulary_word  # noqa: PLC0415
+
+    files = {name: MODELS / f"{name}.gguf" for name in BUNDLED}
+    states = dict.fromkeys(files, "bundled")
+    headers = {name: read_header(path) for name, path in files.items()}
+    sizes = {name: room.num_parameters(header) for name, header in headers.items()}
+    published = room.existing_file(room.VARIANTS[0])
+    header = read_header(published) if published else None
+    for model in room.VARIANTS:
+        path = room.existing_file(model)
+        files |= {model.name: path} if path else {}
+        if header:
+            headers[model.name], sizes[model.name] = header, room.num_parameters(header, model.left_out)
+        unbuilt = "not built yet" if published else f"pip install '{room.REQUIREMENT}'"
+        states[model.name] = ("installed" if model.is_published else "built") if path else unbuilt
+    return {
+        name: {
+            "parameters": sizes.get(name),
+            "bytes": files[name].stat().st_size if name in files else None,
+            "file": str(files[name]) if name in files else None,
+            "state": states[name],
+            "vocabulary": vocabulary_word(headers[name])[1] if name in headers else None,
+            "for": purpose,
+        }
+        for name, purpose in NAMED.items()
+    }
+
+
+def disk_models() -> dict[str, dict[str, Any]]:
+    """Return what is known of every model in other programs' folders; ``problem`` says why one cannot be used."""
+    from hybrid.engine.model_check import ModelFacts, read_facts  # noqa: PLC0415
+    from hybrid.engine.model_folders import models_on_disk  # noqa: PLC0415
+
+    kept = None
+    with suppress(UsageError):  # without a home they are read every time
+        kept = cache_file()
+    found: dict[str, dict[str, Any]] = {}
+    for model in models_on_disk():
+        said: dict[str, Any] = dict.fromkeys(field.name for field in fields(ModelFacts))
+        problem = model.problem
+        if model.path is not None:
+            try:
+                said = asdict(read_facts(model.path, kept))
+            except EngineError as error:
+                problem = str(error)
+        file = None if model.path is None else str(model.path)
+        found[model.name] = {**said, "file": file, "source": model.source, "problem": problem or None}
+    return found
+
+
+def shared_vocabularies(*lists: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return the models that share a vocabulary with another one, by its word."""
+    groups: dict[str, list[str]] = {}
+    for models in lists:
+        for name, said in models.items():
+            if said["vocabulary"]:
+                groups.setdefault(said["vocabulary"], []).append(name)
+    return {word: names for word, names in groups.items() if len(names) > 1}
+
+
+def named_table(models: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Return the models that have names, one a line."""
+    rows = []
+    for name, said in models.items():
+        size = in_units(said["bytes"], BYTES)
+        rows.append((name, in_units(said["parameters"], PARAMETERS), size, said["state"], said["for"]))
+    return Table("", ("name", "parameters", "size", "state", "for"), rows, words=("state", "for"))
+
+
+def disk_lines(models: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the models on this disk, one a line, and below them those that cannot be used, with the reason.
+
+    The name stands last, so that no terminal cuts what is there to be typed.
+    """
+    rows = [("parameters", "size", "type", "vocabulary", "kept by", "on this disk")]
+    for name, said in models.items():
+        if not said["problem"]:
+            kind = f"{said['architecture']} {said['quantisation']}".strip()
+            figures = in_units(said["parameters"], PARAMETERS), in_units(said["bytes"], BYTES)
+            rows.append((*figures, kind, said["vocabulary"], said["source"], spelled(name)))
+    *wide, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
+    line = "  ".join(f"{{:{side}{width}}}" for side, width in zip(">><<<", wide, strict=True))
+    lines = [f"{line.format(*row)}  {row[-1]}" for row in rows]
+    unusable = [
+        spelled(f"{name} ({said['source']}): {said['problem']}") for name, said in models.items() if said["problem"]
+    ]
+    return [*(lines if len(rows) > 1 else ()), *unusable]
+
+
+def in_units(number: int | None, units: tuple[int, str, str]) -> str:
+    """Return a number as people say it: in the second or third power of the units' base."""
+    if number is None:
+        return ""
+    base, second, third = units
+    return f"{number / base**2:.1f} {second}" if number < base**3 else f"{number / base**3:.1f} {third}"

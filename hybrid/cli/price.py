@@ -179,7 +179,7 @@ def _quote(question: str | None, settings: Settings) -> tuple[PriceQuote, AutoQu
     )
     from hybrid.record.conversation import turns_of, words_of  # noqa: PLC0415
     from hybrid.run.composition import Decoding, most_tokens, policy_of  # noqa: PLC0415
-    from hybrid.run.deferral import AskedQuestion, PairSource  # noqa: PLC0415
+    from hybrid.run.deferral import PlannerFactory, PlanningContext  # noqa: PLC0415
 
     decoding = Decoding.of(settings)  # what contradicts itself is refused before a model is loaded
     stated, prices = known_price(settings)
@@ -206,8 +206,8 @@ def _quote(question: str | None, settings: Settings) -> tuple[PriceQuote, AutoQu
     quote = PriceQuote(stated, policy, len(ids) or SHORT_PROMPT, answer_tokens, found, seen)
     if question is None or policy.planner is None:
         return quote, None
-    asked = AskedQuestion(words_of(question), ids, decoding, _capabilities(settings, models, probed), stated)
-    bound = asyncio.run(PairSource(PairFacts.of(path, settings.cloud, lambda: probes)).bind(asked))
+    asked = PlanningContext(words_of(question), ids, decoding, _capabilities(settings, models, probed), stated)
+    bound = asyncio.run(PlannerFactory(PairFacts.of(path, settings.cloud, lambda: probes)).bind(asked))
     calibration = bound.pair.calibration if bound.pair else None
     return quote, AutoQuote(bound.planner, calibration.questions if calibration else (), policy.name)
 

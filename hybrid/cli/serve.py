@@ -19,8 +19,8 @@ from hybrid.spend import as_usd, endpoint_id
 
 if TYPE_CHECKING:
     from hybrid.run import AsyncClient
+    from hybrid.serve.app_state import ServeOptions
     from hybrid.serve.monitor import Monitor
-    from hybrid.serve.served import ServeOptions
 
 KEY_ENV = "HYBRID_SERVE_KEY"
 CONTEXTS = 4
@@ -80,8 +80,8 @@ serve.__doc__ = f"{serve.__doc__}\n{EPILOG}"
 def _options(
     host: str, port: int, key_env: str, hosts: list[str], origins: list[str], *, shows_texts: bool
 ) -> ServeOptions:
+    from hybrid.serve.app_state import ServeOptions  # noqa: PLC0415
     from hybrid.serve.guard import LOOPBACK, allowed_host, allowed_origin  # noqa: PLC0415  (help needs no server)
-    from hybrid.serve.served import ServeOptions  # noqa: PLC0415
 
     key = os.environ.get(key_env, "").strip() or None  # headers lose what stands around it
     if key and not (key.isascii() and key.isprintable()):

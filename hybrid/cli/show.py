@@ -20,10 +20,9 @@ from hybrid.record.events import (
     TokenEmitted,
     thoughts_of,
 )
+from hybrid.report.terminal import STYLES
 from hybrid.spend.price import as_usd
 
-# By who wrote a token: drafted here and checked, written here unasked, written by the cloud.
-STYLES = {"checked": "green", "local": "", "cloud": "bold magenta"}
 # By which local model, in the order in which they first wrote: the colour tells who checked.
 MARKS = ("", "underline", "italic", "underline italic")
 
@@ -124,11 +123,6 @@ class Screen:
         # Not through rich: a reader that leaves is ours to notice, and rich would end the process from inside.
         sys.stdout.write(escape_controls(text) if self._out.is_terminal else text)
         sys.stdout.flush()
-
-
-def styled(token: Token) -> Text:
-    """Return a token as it looks on a terminal."""
-    return Text(escape_controls(token.text), STYLES[provenance(token.source, token.how)])
 
 
 def tell_assumed(nanousd: int, cloud: str | None) -> None:

@@ -9,13 +9,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from hybrid.cli.exits import exit_codes
 from hybrid.errors import UsageError
+from hybrid.report import Table, terminal
 
 if TYPE_CHECKING:
     from hybrid.tasks import Problem, TaskFamily
@@ -82,7 +79,7 @@ def list_(
             worded = [_family(family) for family in wordings.FAMILIES]
             typer.echo(json.dumps({"families": families, "wordings": worded, "assistant": _kinds()}))
         else:
-            Console(highlight=False).print(_table((*FAMILIES, *wordings.FAMILIES)), _kinds_table())
+            terminal.show([_table((*FAMILIES, *wordings.FAMILIES)), _kinds_table()])
 
 
 list_.__doc__ = f"{list_.__doc__}\n{LIST_EPILOG}"
@@ -150,15 +147,12 @@ def _given(family: TaskFamily) -> dict[str, Any]:
 
 
 def _table(families: tuple[TaskFamily, ...]) -> Table:
-    table = Table(header_style="bold", box=SIMPLE, pad_edge=False)
-    for column in ("family", "group", "level", "share", "what it holds"):
-        table.add_column(column, justify="right" if column in {"level", "share"} else "left")
-    for family in families:
-        for number in family.numbers:
-            first = (family.name, family.group) if number == 1 else ("", "")
-            level = family.levels[number - 1]
-            table.add_row(*first, str(number), f"{level.share:.0%}", Text(level.holds))
-    return table
+    rows = [
+        (*((family.name, family.group) if number == 1 else ("", "")), str(number), f"{level.share:.0%}", level.holds)
+        for family in families
+        for number, level in zip(family.numbers, family.levels, strict=True)
+    ]
+    return Table("", ("family", "group", "level", "share", "what it holds"), rows, words=("group", "what it holds"))
 
 
 def _sample(kind: str | None, split: SplitName, num: int, seed: int) -> list[AssistantQuestion]:
@@ -207,14 +201,12 @@ def _kinds() -> list[dict[str, Any]]:
 
 
 def _kinds_table() -> Table:
-    table = Table(header_style="bold", box=SIMPLE, pad_edge=False)
-    for column in (ASSISTANT, "answers", "tokens", "calibration", "test"):
-        table.add_column(column, justify="left" if column in {ASSISTANT, "answers"} else "right")
+    rows = []
     for kind in _kinds():
         tokens = "-".join(map(str, sorted(set(kind["max_tokens"]))))
         counts = (str(kind["calibration"]), str(kind["test"]))
-        table.add_row(kind["kind"], "graded" if kind["graded"] else "open", tokens, *counts)
-    return table
+        rows.append((kind["kind"], "graded" if kind["graded"] else "open", tokens, *counts))
+    return Table("", (ASSISTANT, "answers", "tokens", "calibration", "test"), rows, words=("answers",))
 
 
 def _refuse(condition: bool, sentence: str) -> None:

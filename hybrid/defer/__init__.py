@@ -9,7 +9,7 @@ from hybrid.defer.calibration import (
     score_from_json,
     score_to_json,
 )
-from hybrid.defer.dials import FLOOR, RAISED_FLOOR, RoutedQuestions, floor_coin, worth_factor
+from hybrid.defer.dials import FLOOR, RAISED_FLOOR, RoutedQuestions, floor_coin
 from hybrid.defer.learned import LearnedScore
 from hybrid.defer.online import OnlineLearner
 from hybrid.defer.outcome import DraftOutcome, DraftPlace, LabelledDraft, LabelledQuestion
@@ -64,5 +64,4 @@ __all__ = [
     "score_to_json",
     "statistics",
     "word_buckets",
-    "worth_factor",
 ]

@@ -15,7 +15,7 @@ import ctypes
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -65,18 +65,13 @@ class RealModel:
         return f"{SHA256} {how} by {ll.__version__}"
 
 
-_MODELS = (
+# The first is the reference, of which the others are made.
+VARIANTS = (
     RealModel("real"),
     RealModel("real:q3", requantised=True),
     RealModel("real:d2", left_out=(24, 26)),
     RealModel("real:d4", left_out=(20, 22, 24, 26)),
 )
-_BY_NAME: Mapping[str, RealModel] = {model.name: model for model in _MODELS}
-
-
-def variants() -> tuple[RealModel, ...]:
-    """Return every real model; the first is the reference, of which the others are made."""
-    return _MODELS
 
 
 def model_file(name: str | Path, report_build: ReportBuild = lambda _: None) -> Path:
@@ -122,8 +117,8 @@ def existing_file(model: RealModel) -> Path | None:
     """Return a model's file if it is there and whole, without building one. Raises EngineError as ``model_file``."""
     with suppress(UsageError):
         published = _published_file(lambda _: None)
-        path = _folder() / _file_name(model)
-        return published if model.is_published else path if _is_as_recorded(path, model.recipe) else None
+        path = published if model.is_published else _built_file(model)
+        return path if model.is_published or _is_as_recorded(path, model.recipe) else None
     return None
 
 
@@ -140,26 +135,19 @@ def sha256_of(path: Path) -> str:
 
 
 def _named(name: str) -> RealModel | None:
-    if name.startswith("real:") and name not in _BY_NAME:
+    model = next((each for each in VARIANTS if each.name == name), None)
+    if name.startswith("real:") and model is None:
         msg = f"there is no model {name}: {', '.join(REAL)}"
         raise UsageError(msg)
-    return _BY_NAME.get(name)
+    return model
 
 
-def _cache() -> Path:
-    return home_folder(user_cache_path)
-
-
-def _folder() -> Path:
-    return _cache() / "models"
-
-
-def _file_name(model: RealModel) -> str:
-    return f"SmolLM2-135M-Instruct.{model.name.partition(':')[2]}.gguf"
+def _built_file(model: RealModel) -> Path:
+    return home_folder(user_cache_path) / "models" / f"SmolLM2-135M-Instruct.{model.name.partition(':')[2]}.gguf"
 
 
 def _records(section: str) -> JsonStore:
-    return JsonStore(_cache() / "cache.json", section)
+    return JsonStore(home_folder(user_cache_path) / "cache.json", section)
 
 
 def _is_as_recorded(path: Path, recipe: str) -> bool:
@@ -190,7 +178,7 @@ def _published_file(report_build: ReportBuild) -> Path:
 
 
 def _built(model: RealModel, published: Path, report_build: ReportBuild) -> Path:
-    target = _folder() / _file_name(model)
+    target = _built_file(model)
     if _is_as_recorded(target, model.recipe):
         return target
     try:

@@ -22,8 +22,7 @@ from hybrid.policy.planning import Planner
 from hybrid.record.answer import Answer
 from hybrid.settings.config import NO_LEDGER, AnswerChoices, Settings
 from hybrid.tasks import FAMILIES, MAX_TOKENS, Problem, Split, distinct
-from hybrid.tasks.statistics import Estimate, rpi
-from hybrid.tasks.text_statistics import bill_ratio
+from hybrid.tasks.statistics import Estimate, bill_ratio, rpi
 
 # The ratios of what hosted large models cost in 2025: a cached token a tenth of a read one, a written one four.
 PRICE = "1/0.1/4"

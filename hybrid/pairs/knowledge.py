@@ -35,7 +35,7 @@ from hybrid.types import Divergence
 
 
 @dataclass
-class _HeardDraft:
+class _DraftRecord:
     """A planned draft, and what was heard of it so far.
 
     ``num_written``: tokens that the cloud wrote; ``unseen``: of one of them a row is not known.
@@ -62,7 +62,7 @@ class OutcomeListener:
     def __init__(self, planner: Planner) -> None:
         """Take the planner that decides about its drafts."""
         self._planner = planner
-        self._drafts: list[_HeardDraft] = []
+        self._drafts: list[_DraftRecord] = []
         self._judge = _divergence_judge(planner.score)
         self._is_writing = False
         self.measured = MeasuredBill()
@@ -72,7 +72,7 @@ class OutcomeListener:
         """Whether any draft was planned, or a bill told."""
         return bool(self._drafts or self.measured.answers)
 
-    def hear(self, event: Event) -> None:
+    def observe(self, event: Event) -> None:
         """Hear what was planned, judged and written."""
         if isinstance(event, Finished):
             bill = event.answer.bill
@@ -82,7 +82,7 @@ class OutcomeListener:
                 self._is_writing = False  # what follows a rejection, or was decided by the question alone
             case Planned(signals=DraftSignals() as signals, action=action):
                 after: DraftPlace = self._drafts[-1].next_place if self._drafts else "start"
-                self._drafts.append(_HeardDraft(event, signals, after))
+                self._drafts.append(_DraftRecord(event, signals, after))
                 self._is_writing = action == "write"
             case SpanJudged() if self._drafts:
                 self._judged(self._drafts[-1], event)
@@ -97,13 +97,13 @@ class OutcomeListener:
         """Return a record a draft; ``score``: as it was fitted once, before anything was learned online; its digest."""
         return tuple(self._outcome(draft, score, digest) for draft in self._drafts)
 
-    def _judged(self, draft: _HeardDraft, judged: SpanJudged) -> None:
+    def _judged(self, draft: _DraftRecord, judged: SpanJudged) -> None:
         draft.kept_tokens += judged.num_accepted
         draft.judged_tokens += judged.num_accepted + judged.rejected
         if judged.rejected or judged.num_accepted == len(draft.signals):
             draft.turned_down = judged.rejected
 
-    def _written(self, draft: _HeardDraft, kl: Divergence | None) -> None:
+    def _written(self, draft: _DraftRecord, kl: Divergence | None) -> None:
         """Count a written token: one can turn the draft down, and only as many as it has can say that nothing does."""
         draft.num_written += 1
         draft.unseen |= kl is None
@@ -112,12 +112,12 @@ class OutcomeListener:
         elif draft.num_written >= len(draft.signals):
             self._written_whole(draft)
 
-    def _written_whole(self, draft: _HeardDraft) -> None:
+    def _written_whole(self, draft: _DraftRecord) -> None:
         """Take it that nothing turns a draft down which was written anew from its beginning, every row of it seen."""
         if self._judge is not None and draft.plan.at == 0 and not draft.unseen:
             draft.turned_down = bool(draft.turned_down)
 
-    def _outcome(self, draft: _HeardDraft, score: Score, digest: str) -> DraftOutcome:
+    def _outcome(self, draft: _DraftRecord, score: Score, digest: str) -> DraftOutcome:
         plan, planner = draft.plan, self._planner
         return DraftOutcome.of(
             draft.signals,

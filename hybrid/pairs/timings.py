@@ -156,7 +156,7 @@ MOST_PROMPTS = 16
 UNTIMED_BLOCK = 32
 
 
-class EndpointTerms:
+class PromptCacheTracker:
     """Heard from a client's events, over all of its answers."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -119,7 +119,7 @@ def compose(own: Policy, choices: PolicyOptions) -> Policy:
         check_drawable(f"--judge {choices.judge}", choices.sampling, choices.cloud_top_k)
         policy = replace(policy, judge=_judge(choices.judge, choices))
     if choices.scope is not None and policy.planner is None:  # a planner says what is checked
-        policy = replace(policy, judged_tokens=choices.scope)
+        policy = replace(policy, scope=choices.scope)
     if choices.bonus is not None:
         policy = replace(policy, bonus=choices.bonus)
     if own.is_exact(choices.sampling) and not policy.is_exact(choices.sampling):

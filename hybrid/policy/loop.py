@@ -190,10 +190,10 @@ def _hand_over(policy: Policy, progress: Progress, why: str | None) -> Flow[None
 
 def _draft_span(policy: Policy, progress: Progress) -> Flow[Drafted]:
     """Draft up to the policy's span. A check of nothing, to which the cloud may give no token, becomes one token."""
-    wants_next_row = policy.judge is not None and (not policy.takes_bonus or policy.judged_tokens == 0)
+    wants_next_row = policy.judge is not None and (not policy.takes_bonus or policy.scope == 0)
     request = Draft(progress.at, policy.span, policy.gate, wants_next_row, progress.rejections_at(0), progress.expert)
     drafted = yield from draft(policy.stages, progress, request)
-    if drafted.decision == "check" and not drafted.span and policy.judged_tokens != 0 and not policy.takes_bonus:
+    if drafted.decision == "check" and not drafted.span and policy.scope != 0 and not policy.takes_bonus:
         drafted = yield from draft(policy.stages, progress, replace(request, limit=1, gate=ALWAYS))
     return drafted
 
@@ -202,7 +202,7 @@ def _judge_span(
     policy: Policy, judge: Judge, progress: Progress, drafted: Drafted, plan: DraftPlan | None = None
 ) -> Flow[None]:
     """Show what is not judged, check the rest, show what is accepted; the cloud writes where a token was rejected."""
-    judged = policy.judged_tokens
+    judged = policy.scope
     num_unchecked = 0 if judged is None else max(0, len(drafted.span) - judged)
     yield from emit(progress, drafted.span[:num_unchecked])
     if progress.over:

@@ -54,7 +54,7 @@ class Policy:
     """Keep, check or write, from local signals alone."""
     judge: Judge | None = None
     """What of a checked span is accepted; None: nothing is ever checked."""
-    judged_tokens: int | None = None
+    scope: int | None = None
     """How many trailing tokens of a span the judge sees; None: all. Those before are shown at once, unchecked.
     0: no token, only the row after the span."""
     bonus: bool = False
@@ -121,13 +121,13 @@ class Policy:
     @property
     def checks(self) -> bool:
         """Whether any drafted token is judged."""
-        return self.judge is not None and "check" in self.gate.decisions and self.judged_tokens != 0
+        return self.judge is not None and "check" in self.gate.decisions and self.scope != 0
 
     @property
     def checks_all(self) -> bool:
         """Whether every local token is judged: none is let through, and none takes a rejected one's place."""
         everywhere = self.gate.decisions <= {"check"} and not self._redraws
-        return self.checks and self.judged_tokens is None and self.planner is None and everywhere
+        return self.checks and self.scope is None and self.planner is None and everywhere
 
     @property
     def _redraws(self) -> bool:
@@ -165,15 +165,15 @@ class Policy:
             return ["every local token is checked"]
         if self.planner is not None:
             return ["a draft is kept unchecked where that is expected to lose less than asking costs"]
-        if self.judge is not None and self.judged_tokens == 0 and "check" in self.gate.decisions:
+        if self.judge is not None and self.scope == 0 and "check" in self.gate.decisions:
             return ["no local token is checked: the row after a span is measured once the span is shown"]
         said = ["a rejected token is drawn again, unchecked"] if self._redraws else []
         if not all(stage.is_exact for stage in self.stages):
             said.append("a local token need not be what its model would draw alone")
         if not self.checks:
             said.append("no local token is checked")
-        elif self.judged_tokens is not None:
-            last = "token" if self.judged_tokens == 1 else f"{self.judged_tokens} tokens"
+        elif self.scope is not None:
+            last = "token" if self.scope == 1 else f"{self.scope} tokens"
             said.append(f"only the last {last} of a draft can be checked")
         if self.gate.unchecked is not None and not self._redraws:
             said.append(f"{'an unchecked' if self.checks else 'a local'} token {self.gate.unchecked}")
@@ -186,7 +186,7 @@ class Policy:
         """The policy without the parts that are never consulted: two policies that always do the same are equal."""
         policy = self
         if policy.judge is None or "check" not in policy.gate.decisions:
-            policy = replace(policy, judge=None, judged_tokens=None, bonus=False, undetermined_tokens=0)
+            policy = replace(policy, judge=None, scope=None, bonus=False, undetermined_tokens=0)
         if not (policy.judge or "write" in policy.gate.decisions):
             policy = replace(policy, handoff_tokens=0)
         if not policy.handoff_tokens:
@@ -205,7 +205,7 @@ class Policy:
         parts |= {"stages": ",".join(str(stage.span) for stage in policy.stages)} if policy.stages else {}
         parts |= {"gate": policy.gate} if policy.planner is None else {"plan": policy.planner}
         parts |= {} if policy.judge is None else {"judge": policy.judge}
-        parts |= {} if policy.judged_tokens is None else {"scope": policy.judged_tokens}
+        parts |= {} if policy.scope is None else {"scope": policy.scope}
         parts |= {"bonus": "true"} if policy.bonus else {}
         parts |= {"hold": policy.handoff_tokens} if policy.handoff_tokens else {}
         parts |= {"handback": policy.handback} if policy.handback else {}

@@ -17,13 +17,10 @@ from hybrid.prob.cells import Cells, Reach, Spelling, TextRow
 from hybrid.prob.certificates import (
     DivergenceKind,
     certificate,
-    cover_certificate,
     favourite_certificate,
     margin_certificate,
-    project_within_budget,
     skip_certificate,
     tree_certificate,
-    tree_margin_certificate,
 )
 from hybrid.prob.concepts import Partition, concept_kl
 from hybrid.prob.distribution import Dense, Floats, NotADistribution, TopK
@@ -34,12 +31,9 @@ from hybrid.prob.divergence import (
     jensen_shannon,
     jensen_shannon_with_noise,
     kl,
-    kl_coarse,
     kl_divergence,
-    kl_renormalised_on_shared_support,
     kl_reverse,
     kl_with_noise,
-    kl_within_rounding,
     total_variation,
     total_variation_with_noise,
 )
@@ -57,7 +51,6 @@ from hybrid.prob.mixture import (
 )
 from hybrid.prob.readings import kl_shift, max_log_difference
 from hybrid.prob.terms import Interval, kl_in_boxes
-from hybrid.prob.truncated import kl_both_truncated
 from hybrid.prob.warp import determined_distribution, warp
 
 __all__ = [
@@ -90,7 +83,6 @@ __all__ = [
     "acceptance",
     "certificate",
     "concept_kl",
-    "cover_certificate",
     "determined_distribution",
     "excess_loss",
     "excess_with_noise",
@@ -98,28 +90,22 @@ __all__ = [
     "jensen_shannon",
     "jensen_shannon_with_noise",
     "kl",
-    "kl_both_truncated",
-    "kl_coarse",
     "kl_divergence",
     "kl_in_boxes",
-    "kl_renormalised_on_shared_support",
     "kl_reverse",
     "kl_shift",
     "kl_with_noise",
-    "kl_within_rounding",
     "losses",
     "margin_certificate",
     "max_log_difference",
     "mixture",
     "pair_known",
     "pair_shown",
-    "project_within_budget",
     "residual",
     "selected",
     "skip_certificate",
     "total_variation",
     "total_variation_with_noise",
     "tree_certificate",
-    "tree_margin_certificate",
     "warp",
 ]

@@ -29,7 +29,7 @@ from hybrid.prob.divergence import FullRow, SupportSplit, split_support, total_v
 from hybrid.prob.terms import Interval, forward, kl_in_boxes
 from hybrid.types import Divergence
 
-__all__ = ["ConceptCost", "EmbeddingCost", "Partition", "PotMissing", "TransportCost", "concept_kl", "transport"]
+__all__ = ["EmbeddingCost", "Partition", "PotMissing", "TransportCost", "concept_kl", "transport"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,20 +179,6 @@ NUM_DRAFTED = 64
 
 class PotMissing(ImportError):
     """The package that solves the linear program is not installed."""
-
-
-@dataclass(frozen=True, eq=False)
-class ConceptCost:
-    """Nothing within a concept of a partition, 1 between two. A token beyond the partition's is alone."""
-
-    partition: Partition
-
-    def __call__(self, first: Ints, second: Ints) -> Floats:
-        """Return the costs."""
-        num_tokens = 1 + int(max(first.max(initial=-1), second.max(initial=-1)))
-        labels = self.partition.over(max(num_tokens, self.partition.labels.size)).labels
-        costs: Floats = (labels[first][:, None] != labels[second]).astype(np.float64)
-        return costs
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ not know what a model is.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -23,7 +23,7 @@ import numpy as np
 from hybrid.prob.cells import TextRow
 from hybrid.prob.distribution import Dense, Floats, Ints, TopK, largest
 from hybrid.prob.readings import FAR, shift_as_noise
-from hybrid.prob.terms import ROUNDING, DivergenceTerm, Interval, fill_to_mass, forward
+from hybrid.prob.terms import ROUNDING, DivergenceTerm, Interval, forward
 from hybrid.types import Divergence
 
 # A target that is known in full, where a top-k row may stand: its list is the whole vocabulary, and there is no tail.
@@ -222,15 +222,6 @@ def kl(target: Dense, draft: Dense) -> float:
     return float(np.sum(forward(target.logprobs, draft.logprobs)))
 
 
-def kl_coarse(target: TopK, draft: Dense) -> float:
-    """KL over the shown ids plus one bucket for the rest: never above the true KL (data processing).
-
-    Equal to it exactly when target and draft agree on the shape of the tail. This is the estimate that is reported.
-    """
-    split = split_support(target, draft)
-    return split.known(forward) + pooled_term(forward, split.tail, split.tail_mass)
-
-
 def kl_divergence(target: TopK, draft: Dense) -> Divergence:
     """Return the coarse estimate and the tight interval of KL(target || draft); over cells of text."""
     if isinstance(target, TextRow):
@@ -271,29 +262,6 @@ def jensen_shannon(target: TopK, draft: Dense) -> Interval:
     return Interval(lower, upper, split.noise_at(lower, 1.0, np.sqrt(0.5)))
 
 
-def kl_within_rounding(target: TopK, draft: Dense, rounding: float) -> float:
-    """Least KL(target || draft), in nats, if each shown log-probability is only known to within ``rounding`` nats.
-
-    Servers round (to float16, or to steps of 0.125): a divergence that this finds 0 may be rounding and nothing else.
-    Tight; without rounding it is the lower end of ``kl_divergence``. Lists that contradict themselves by more than
-    their rounding are taken at the ends nearest to a distribution.
-    """
-    log_low, log_high = target.logprobs - rounding, np.minimum(0.0, target.logprobs + rounding)
-    split = split_support(target, draft)
-    log_draft, tail = split.draft_log, 1.0 - float(np.exp(log_low).sum())
-    if split.num_tail and tail > 0.0:
-        cap = max(target.cap * float(np.exp(rounding)), (1.0 - float(np.exp(log_high).sum())) / split.num_tail)
-        # The last share, of tokens that no cap could bind on, is one token more.
-        *favourites, (_, rest) = replace(split, tail=tail, cap=cap).favourites()
-        unseen = [log_mass(q) for q, _ in favourites]
-        log_draft = np.concatenate((log_draft, unseen, [log_mass(rest)]))
-        log_low = np.concatenate((log_low, np.full(len(unseen) + 1, -np.inf)))
-        log_high = np.concatenate((log_high, np.full(len(unseen), log_mass(cap)), [0.0]))
-    log_target = fill_to_mass(log_draft, log_low, log_high, 1.0)
-    excluded = 1.0 - float(np.exp(log_target).sum()) if split.num_tail else 0.0
-    return float(np.sum(forward(log_target, log_draft))) + pooled_term(forward, excluded, 0.0)
-
-
 def acceptance(target: TopK, draft: Dense) -> Interval:
     """Bound the chance that speculative sampling keeps a draft, sum of min(p, q), tightly; width at most the tail.
 
@@ -314,20 +282,6 @@ def total_variation(target: TopK, draft: Dense) -> Interval:
     """Bound the total variation distance, half the sum of |p - q|, tightly."""
     kept = acceptance(target, draft)
     return Interval(max(0.0, 1.0 - kept.upper), max(0.0, 1.0 - kept.lower), kept.noise)
-
-
-def kl_renormalised_on_shared_support(target: TopK, draft: Dense) -> float:
-    """KL after both sides are renormalised on the shown ids. It bounds nothing.
-
-    Widely used and given here under its own name for comparison only: it can lie above or below the true KL, and at
-    k = 1 it is always 0.
-    """
-    split = split_support(target, draft)
-    draft_probs = np.exp(split.draft_log)
-    if not draft_probs.sum() > 0.0:
-        return float("inf")
-    shift = float(np.log(target.probs.sum()) - np.log(draft_probs.sum()))
-    return split.known(forward) / float(target.probs.sum()) - shift
 
 
 # What noise in the numbers does to a divergence: no model computes one distribution twice to the same digits.

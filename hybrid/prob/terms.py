@@ -56,7 +56,7 @@ def forward(log_target: Floats, log_draft: Floats) -> Floats:
 # Levels: the one number at which a sum that only grows reaches what is asked of it.
 #
 # The law: what is poured keeps its bounds and, where they leave room, sums to the mass; it is the point between those
-# bounds that every f-divergence from the shape is least at (``tests/prob/test_rounding.py``). Why: where no bound
+# bounds that every f-divergence from the shape is least at (``tests/prob/test_boxes.py``). Why: where no bound
 # binds, the stationarity of ``sum of q f(p/q)`` under a fixed sum makes ``p/q`` one number, the level.
 
 # exp(1000) over exp(-1000) is more than any two positive doubles are apart.

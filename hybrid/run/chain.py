@@ -322,7 +322,7 @@ class ChainChooser:
         """Return what is expected by now of a chain under a policy that checks."""
         return self.scheduler.predict(models, policy.span, self._timings.cloud)
 
-    def hear(self, event: Event, chain: Chain) -> None:
+    def observe(self, event: Event, chain: Chain) -> None:
         """Learn from an event of an answer that a chain writes."""
         match event:
             case SpanDrafted(ids=ids, num_ready=ready, ms=ms) if len(ids) > ready == 0:

@@ -31,7 +31,7 @@ from hybrid.record.conversation import Prompt, TextOrTurns, question_from
 from hybrid.record.events import Event, Finished, Publish, text_of
 from hybrid.record.state import Spent
 from hybrid.run.chain import ChainChooser, whole_chain
-from hybrid.run.cloud_verifier import CloudVerifier, Connect, RowsWanted
+from hybrid.run.cloud_verifier import CloudVerifier, Connect, WriteOptions
 from hybrid.run.composition import (
     Decoding,
     by_cloud_alone,
@@ -48,7 +48,7 @@ from hybrid.run.local_writers import Question, local_writers
 from hybrid.run.memory import ClientMemory
 from hybrid.run.relaying import RelayedReply, Relayer
 from hybrid.run.retrying import BreakerConfig, EndpointHealth, RetryingCaller, RetryPolicy
-from hybrid.run.text_rows import TextReader, TextRows, Writer
+from hybrid.run.text_rows import TextRows, TextScorer, Writer
 from hybrid.settings.config import AnswerChoices, Settings, names_for
 from hybrid.settings.setting_info import SettingPlace
 from hybrid.settings.sources import choosing
@@ -158,11 +158,11 @@ class AsyncClient:
         raise RuntimeError(msg)
 
     async def stream(
-        self, prompt: Prompt, *, hear: Publish | None = None, **choices: Unpack[AnswerChoices]
+        self, prompt: Prompt, *, on_event: Publish | None = None, **choices: Unpack[AnswerChoices]
     ) -> AsyncGenerator[Event, None]:
         """Yield everything that happens while a question is answered; the last event is ``Finished``.
 
-        ``hear`` is called with each event as it happens, those too that come while a stream that was closed early
+        ``on_event`` is called with each event as it happens, those too that come while a stream that was closed early
         settles, when nobody reads any more.
         """
         decoding, question = self._decoding(choices).seeded(), question_from(prompt)
@@ -172,8 +172,8 @@ class AsyncClient:
         happened: asyncio.Queue[Event | None] = asyncio.Queue()
 
         def publish(event: Event) -> None:
-            if hear is not None:
-                hear(event)
+            if on_event is not None:
+                on_event(event)
             happened.put_nowait(event)
 
         # The answer is written in a task of its own: deadlines belong to a task, and a generator may be read from many.
@@ -237,12 +237,12 @@ class AsyncClient:
             self._account.open_budget(settings.conversation) as budget,
         ):
             builder = AnswerBuilder(len(ids), words.piece, lambda: budget.price, time.monotonic(), observe)
-            wanted = RowsWanted(Sampling(), settings.cloud_top_k, everywhere=True, whole=True)
+            wanted = WriteOptions(Sampling(), settings.cloud_top_k, everywhere=True, whole=True)
             caller = RetryingCaller(self._health, observe)
             verifier = CloudVerifier(self._connection.make, caller, budget, words, builder, wanted)
             cursor = await self._contexts.experts(context, settings) or context.cursor
             drafter = Drafter(cursor, ids, Sampling(), SeededCoin(0))
-            reader = TextReader(rendered, drafter, context.worker, verifier)
+            reader = TextScorer(rendered, drafter, context.worker, verifier)
             found = await reader.read(writer, min(most_tokens(settings, room), room), can)
             costs = [budget.cost(usage) for usage in builder.charges]
         known = [cost for cost in costs if cost is not None]
@@ -352,7 +352,7 @@ class AsyncClient:
             contexts.learn(writers.experts if settings.learn else None, question.words)
 
     def _builder(self, question: Question, budget: AnswerBudget, observers: Sequence[Publish]) -> AnswerBuilder:
-        """Return where the answer adds up; all observers, those too that are added later, hear what it publishes."""
+        """Return where the answer adds up; all observers, those too that are added later, observe what it publishes."""
 
         def published(event: Event) -> None:
             for observe in observers:
@@ -372,7 +372,7 @@ class AsyncClient:
         """Return what asks the cloud during the answer."""
         decoding, settings = question.decoding, question.decoding.settings
         open_ended, rows = not settings.max_tokens, settings.trace_rows
-        wanted = RowsWanted(decoding.sampling, settings.cloud_top_k, everywhere=rows, open_ended=open_ended)
+        wanted = WriteOptions(decoding.sampling, settings.cloud_top_k, everywhere=rows, open_ended=open_ended)
         connect, caller = partial(self._connection.make_for, decoding), RetryingCaller(self._health, builder.publish)
         return CloudVerifier(connect, caller, budget, context.engine, builder, wanted)
 

@@ -42,7 +42,7 @@ BLOCK = 512
 
 
 @dataclass(frozen=True)
-class RowsWanted:
+class WriteOptions:
     """How the cloud's tokens are drawn, and what is wanted beside them.
 
     ``top_k``: log-probabilities in a row. ``everywhere``: rows are wanted of tokens that no policy weighs, too.
@@ -97,7 +97,7 @@ class CloudVerifier:
         budget: AnswerBudget,
         engine: Engine,
         builder: AnswerBuilder,
-        wanted: RowsWanted,
+        wanted: WriteOptions,
     ) -> None:
         """Take the way to the cloud, the money, the local vocabulary, and where the answer adds up."""
         self._connect = connect

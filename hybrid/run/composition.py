@@ -19,7 +19,7 @@ from hybrid.policy.concepts import Concepts
 from hybrid.policy.loop import TO_THE_END
 from hybrid.policy.planning import Planner
 from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
-from hybrid.run.driver import Recording
+from hybrid.run.driver import RecordingHeader
 from hybrid.settings.config import Settings
 from hybrid.settings.names import BUNDLED, NAMED
 from hybrid.settings.policy_choices import MOST_SPAN, DeferralChoices, PolicyChoices
@@ -277,9 +277,13 @@ def _acts_in(policy: str, name: str, value: object) -> bool:
     return not choices_without_effect(policy, {name: value})
 
 
-def recording_of(settings: Settings, policy: Policy, pieces: tuple[bytes, ...], concepts: Concepts | None) -> Recording:
+def recording_of(
+    settings: Settings, policy: Policy, pieces: tuple[bytes, ...], concepts: Concepts | None
+) -> RecordingHeader:
     """Return what a recording of every row begins with."""
-    return Recording(choices_of(settings, policy), pieces, None if concepts is None else concepts.partition.groups)
+    return RecordingHeader(
+        choices_of(settings, policy), pieces, None if concepts is None else concepts.partition.groups
+    )
 
 
 def choices_of(settings: Settings, policy: Policy) -> dict[str, str | tuple[str, ...]]:

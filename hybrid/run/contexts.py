@@ -44,26 +44,26 @@ STRANGE_NOVELTY = 0.5
 
 
 @dataclass(frozen=True, eq=False)
-class KnownFamilies:
+class DomainCheck:
     """How new the words of a question are, from 0 to 1, and the families' names."""
 
     novelty: Callable[[TextOrTurns], float]
     names: tuple[str, ...]
 
     @classmethod
-    def of_pair(cls, local: str | None) -> KnownFamilies | None:
+    def of_pair(cls, local: str | None) -> DomainCheck | None:
         """Return those of the bundled pair that a local model belongs to; None where they are not known."""
         return cls.of_wordings() if local in wordings.TASTES else cls.of_bundled()
 
     @classmethod
-    def of_wordings(cls) -> KnownFamilies:
+    def of_wordings(cls) -> DomainCheck:
         """Return those of the wordings pair, which reads no word that is not of its world."""
         names = tuple(family.name for family in wordings.FAMILIES)
         return cls(lambda question: float(not wordings.is_told(last_question(question))), names)
 
     @classmethod
     @lru_cache(maxsize=1)
-    def of_bundled(cls) -> KnownFamilies | None:
+    def of_bundled(cls) -> DomainCheck | None:
         """Return those of the bundled pair, by the questions of its shipped calibration; None where there is none."""
         try:
             shipped = json.loads((SHIPPED / "bundled.json").read_text(encoding="utf-8"))
@@ -117,7 +117,7 @@ class LocalModel:
     shift: float | None = None
     ms_per_token: float | None = None
     notes: tuple[str, ...] = ()
-    families: KnownFamilies | None = None
+    families: DomainCheck | None = None
     name: str = "local"
     others: Mapping[str, FurtherModel] = field(default_factory=dict)
     critic: str | None = None

@@ -1,6 +1,6 @@
 """What ``auto`` and ``route`` decide by, bound at an answer's beginning: score, prices, dials, waiting as one planner.
 
-A ``PlannerSource`` binds a planner to a question and hears what came of it. ``PairSource`` is the client's own: it
+A ``PlannerSource`` binds a planner to a question and hears what came of it. ``PlannerFactory`` is the client's own: it
 finds what is known of the pair of models (``pairs/knowledge.py``), takes the endpoint's prices (``pairs/timings.py``)
 and the dials, and learns from what happened in the answer. What is done with a draft is decided in
 ``hybrid.policy.planning``.
@@ -29,7 +29,7 @@ from hybrid.defer.dials import FLOOR, KEEP_NOTHING, worth_factor
 from hybrid.errors import UsageError
 from hybrid.pairs.knowledge import OutcomeListener, PairKnowledge, read_knowledge
 from hybrid.pairs.profile import PairFacts
-from hybrid.pairs.timings import EndpointTerms, block_tokens
+from hybrid.pairs.timings import PromptCacheTracker, block_tokens
 from hybrid.policy.compose import judge_name
 from hybrid.policy.gates import number_text
 from hybrid.policy.plan import UNKNOWN_WORTH, WORTH, Worth
@@ -54,7 +54,7 @@ RISK_KEEPS_NOTHING = (
 
 
 @dataclass(frozen=True)
-class AskedQuestion:
+class PlanningContext:
     """A question that is about to be answered, and all that a planner is bound to.
 
     ``words``: its ``words_of``; ``ids``: its prompt. ``can``: None where the endpoint cannot be reached now. ``price``:
@@ -114,7 +114,7 @@ class BoundPlanner:
             for sentence in self.notes if isinstance(event, Started) else ():
                 note(sentence)
 
-        return (tell,) if self.listener is None else (self.listener.hear, tell)
+        return (tell,) if self.listener is None else (self.listener.observe, tell)
 
 
 class PlannerSource(Protocol):
@@ -133,7 +133,7 @@ class PlannerSource(Protocol):
         """Return what a probe has measured of an endpoint; None: nothing."""
         ...
 
-    async def bind(self, asked: AskedQuestion) -> BoundPlanner:
+    async def bind(self, asked: PlanningContext) -> BoundPlanner:
         """Return the planner of a question. Raises UsageError for a dial that cannot be honoured."""
         ...
 
@@ -146,14 +146,14 @@ class PlannerSource(Protocol):
         ...
 
 
-class PairSource:
+class PlannerFactory:
     """The client's own source. One for a client."""
 
     def __init__(self, facts: PairFacts | None = None, clock: Callable[[], float] = time.time) -> None:
         """Take who the local model is; what is known of a pair is read at the first question for it."""
         self._facts = facts or PairFacts()
         self._clock = clock
-        self._terms = EndpointTerms()
+        self._terms = PromptCacheTracker()
         self._pairs: dict[tuple[str, str | None], PairKnowledge] = {}
         self._reading = asyncio.Lock()
         self._learning: set[asyncio.Task[None]] = set()
@@ -171,7 +171,7 @@ class PairSource:
         """Return what the last probe of an endpoint has measured; None: there was none, or it is kept nowhere."""
         return await asyncio.to_thread(self._facts.times, can)
 
-    async def bind(self, asked: AskedQuestion) -> BoundPlanner:
+    async def bind(self, asked: PlanningContext) -> BoundPlanner:
         """Return the planner of a question, by what is known now. Raises UsageError for USD where none are charged."""
         times = None if asked.can is None else await self.times(asked.can)
         prices = self._terms.prices(asked.ids, asked.price, asked.can, times)
@@ -231,7 +231,7 @@ class PairSource:
         for pair in self._pairs.values():
             await pair.written()
 
-    async def _knowledge(self, asked: AskedQuestion) -> PairKnowledge:
+    async def _knowledge(self, asked: PlanningContext) -> PairKnowledge:
         """Return what is known of the pair under the question's judge; it is read once."""
         cloud, judge = "" if asked.can is None else asked.can.model, asked.judge
         async with self._reading:
@@ -242,7 +242,7 @@ class PairSource:
                 self._pairs[cloud, judge] = await asyncio.to_thread(read)
         return self._pairs[cloud, judge]
 
-    def _pacing(self, asked: AskedQuestion) -> float:
+    def _pacing(self, asked: PlanningContext) -> float:
         """Return what to multiply a worth by under the day's cap; 1 without one.
 
         A multiple only falls: nobody asked for the cap to be used up. A worth in USD rises, too.
@@ -256,18 +256,18 @@ class PairSource:
         return factor if in_usd else min(1.0, factor)
 
 
-def _day_cap(asked: AskedQuestion) -> CapStatus | None:
+def _day_cap(asked: PlanningContext) -> CapStatus | None:
     return next((cap for cap in asked.caps if cap.level == "day" and cap.cap_nanousd > 0), None)
 
 
-def _used_up(asked: AskedQuestion, prices: AskPrices) -> int | None:
+def _used_up(asked: PlanningContext, prices: AskPrices) -> int | None:
     """Return the day's cap, in nano-USD, where it has less left than one token after this prompt costs, or nothing."""
     day = _day_cap(asked)
     least = float(prices.write(len(asked.ids), 1, 0)) if prices.unit == "nanousd" else 0.0
     return day.cap_nanousd if day is not None and (day.left_nanousd <= 0 or day.left_nanousd < least) else None
 
 
-def _asks_always(asked: AskedQuestion, pair: PairKnowledge) -> bool:
+def _asks_always(asked: PlanningContext, pair: PairKnowledge) -> bool:
     """Whether every question is asked: no charge is known that keeping would save, no loss that it would risk.
 
     A dial that the user has set is weighed all the same.
@@ -276,13 +276,13 @@ def _asks_always(asked: AskedQuestion, pair: PairKnowledge) -> bool:
     return unweighed and (asked.price is None or asked.price.free) and not pair.is_measured
 
 
-def _learns_of_checks(asked: AskedQuestion, abilities: frozenset[Ability]) -> bool:
+def _learns_of_checks(asked: PlanningContext, abilities: frozenset[Ability]) -> bool:
     """Whether drafts can be checked, and what comes of it is learned."""
     drafted = not asked.whole and asked.settings.stream != "early"
     return drafted and asked.settings.learn and {"score", "write"} <= abilities
 
 
-def _worth(asked: AskedQuestion, pair: PairKnowledge, prices: AskPrices, *, by_nats: bool, checks: bool) -> Worth:
+def _worth(asked: PlanningContext, pair: PairKnowledge, prices: AskPrices, *, by_nats: bool, checks: bool) -> Worth:
     """Return what losing an answer counts, in the unit of the prices. Raises UsageError for USD without a price."""
     said, calibration = asked.settings.worth, pair.calibration
     if said is not None and said.endswith(USD):

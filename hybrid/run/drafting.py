@@ -158,7 +158,7 @@ class Drafter:
         """What a recording says of several models that write as one."""
         return (self._experts.recorded, self._experts.mixing) if self._experts else ((), None)
 
-    def hear(self, at: Ids, span: Span) -> None:
+    def observe(self, at: Ids, span: Span) -> None:
         """Keep what the cloud said of a span after ``at``: its rows where it gave them, else what it wrote."""
         for i, pending in enumerate(span if self._experts is not None else ()):
             if pending.target_row is not None or pending.source == "cloud":

@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Recording:
+class RecordingHeader:
     """What a recording of every row begins with: the choices it was made under, and the bytes of every token.
 
     ``concepts``: the tokens that say the same, by their ids; None: nobody knows.
@@ -75,7 +75,7 @@ class AnswerLimits:
 
     max_tokens: int
     overlap: bool = True
-    recording: Recording | None = None
+    recording: RecordingHeader | None = None
 
 
 class Driver:
@@ -238,7 +238,7 @@ class Driver:
         self._record_local_rows()
         self._record_written(request, reply)
         if not request.ban:  # what is drawn from the rest alone says little of the whole
-            self._drafter.hear(request.at, reply.span)
+            self._drafter.observe(request.at, reply.span)
         self._cut = reply.cut
         return reply
 
@@ -288,7 +288,7 @@ class Driver:
         self._record_local_rows()
         own = [pending.draft_row for pending in request.span]
         known = zip(request.span, reply.rows, [*rows, *own[len(rows) :]], strict=False)
-        self._drafter.hear(
+        self._drafter.observe(
             request.at, tuple(replace(token, target_row=row, draft_row=local) for token, row, local in known)
         )
         return replace(reply, draft_rows=rows)
@@ -311,7 +311,7 @@ class Driver:
 
     # ---- recording ---------------------------------------------------------------------------------------------------
 
-    def _begin_recording(self, recording: Recording, policy: Policy) -> None:
+    def _begin_recording(self, recording: RecordingHeader, policy: Policy) -> None:
         for reader in self._readers:
             reader.rows_read = []
         end_ids, rows = tuple(sorted(self._engine.end_ids)), self._readers[-1].cursor

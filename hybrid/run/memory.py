@@ -22,7 +22,7 @@ from hybrid.record.state import Spending
 from hybrid.run.chain import ChainChooser
 from hybrid.run.composition import Decoding
 from hybrid.run.contexts import LocalModel
-from hybrid.run.deferral import AskedQuestion, BoundPlanner, PairSource, PlannerSource
+from hybrid.run.deferral import BoundPlanner, PlannerFactory, PlannerSource, PlanningContext
 from hybrid.run.local_writers import Question
 from hybrid.settings.config import Settings
 from hybrid.spend import Account, AnswerBudget
@@ -45,7 +45,7 @@ class ClientMemory:
         self._timings = Timings(local.ms_per_token)
         self.chains = ChainChooser(local, settings, self._timings)
         """Which local models draft for one another."""
-        self.planners: PlannerSource = planners or PairSource()
+        self.planners: PlannerSource = planners or PlannerFactory()
         """What ``auto`` decides by."""
         self.pair = PairObserver(pair)
         """How many drafted tokens of this pair stand."""
@@ -57,7 +57,7 @@ class ClientMemory:
     def observers(self, question: Question) -> tuple[Publish, ...]:
         """Return what hears an answer's events from its beginning."""
         always = partial(self._timings.observe, prompt_tokens=len(question.ids)), self.spending.observe
-        return (*always, partial(self.chains.hear, chain=question.chain)) if self._local.drafters else always
+        return (*always, partial(self.chains.observe, chain=question.chain)) if self._local.drafters else always
 
     def pair_observer(self, question: Question, policy: Policy, model: Callable[[], str | None]) -> Publish:
         """Return what counts the judged tokens of an answer under the policy that is bound to its question.
@@ -92,7 +92,7 @@ class ClientMemory:
         span = chosen if isinstance(chosen, int) else self.span(decoding, len(ids), can)
         price, speed = budget.price, self._timings.ms_per_token
         caps = () if price is None or price.free else await budget.cap_statuses()
-        return await self.planners.bind(AskedQuestion(question.words, ids, decoding, can, price, caps, span, speed))
+        return await self.planners.bind(PlanningContext(question.words, ids, decoding, can, price, caps, span, speed))
 
     async def notes_of(
         self, policy: Policy, can: Capabilities | None, builder: AnswerBuilder

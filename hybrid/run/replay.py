@@ -16,9 +16,9 @@ from hybrid.policy.planning import Planner
 from hybrid.record.answer import Answer
 from hybrid.record.answer_builder import AnswerBuilder
 from hybrid.record.events import Publish
-from hybrid.run.cloud_verifier import CloudVerifier, Connection, RowsWanted
+from hybrid.run.cloud_verifier import CloudVerifier, Connection, WriteOptions
 from hybrid.run.composition import Decoding, check_effect, most_tokens, policy_of, sampling_of
-from hybrid.run.deferral import AskedQuestion, PairSource
+from hybrid.run.deferral import PlannerFactory, PlanningContext
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver
 from hybrid.run.experts import ExpertCursor
@@ -66,7 +66,7 @@ async def replay(path: Path, publish: Publish = lambda _: None, **chosen: Any) -
     if isinstance(cursor, ExpertCursor):
         builder.experts = lambda: cursor.weights
     caller = RetryingCaller(EndpointHealth(), publish)
-    wanted = RowsWanted(sampling, settings.cloud_top_k, open_ended=not settings.max_tokens)
+    wanted = WriteOptions(sampling, settings.cloud_top_k, open_ended=not settings.max_tokens)
     verifier = CloudVerifier(connect, caller, budget, cursor.engine, builder, wanted)
     limits = AnswerLimits(most_tokens(settings, trace.max_tokens), overlap=False)
     worker = Worker("hybrid-replay")
@@ -98,5 +98,5 @@ async def _planner(trace: ReplayTrace, settings: Settings, price: Price | None) 
     """Return the planner that was recorded; of an answer without one, that of a pair of which nothing is known."""
     if trace.planner is not None:
         return trace.planner
-    asked = AskedQuestion((), trace.prompt, Decoding.of(settings), Capabilities("trace"), price)
-    return (await PairSource().bind(asked)).planner
+    asked = PlanningContext((), trace.prompt, Decoding.of(settings), Capabilities("trace"), price)
+    return (await PlannerFactory().bind(asked)).planner

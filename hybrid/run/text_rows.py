@@ -43,7 +43,7 @@ class TextRows:
 
 
 @dataclass(frozen=True)
-class TextReader:
+class TextScorer:
     """Both models during one text. Made for it, used once."""
 
     prompt: RenderedPrompt

@@ -11,10 +11,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from hybrid.errors import HybridError, to_one_line
-from hybrid.serve import answering, monitor
+from hybrid.serve import handler, monitor
+from hybrid.serve.app_state import NAMES, AppState, model_card, policy_named
 from hybrid.serve.errors import ApiError, api_error, internal_error
 from hybrid.serve.guard import Guard
-from hybrid.serve.served import NAMES, Served, model_card, policy_named
 
 CHAT, COMPLETIONS, MODELS = "/v1/chat/completions", "/v1/completions", "/v1/models"
 # What callers look for that is not here, and what is there in its place.
@@ -31,7 +31,7 @@ STARTED = int(time.time())
 
 async def models(request: Request) -> Response:
     """List the models; before the weights are loaded, too."""
-    longest = _longest(request.app.state.served)
+    longest = _longest(request.app.state.app_state)
     return JSONResponse({"object": "list", "data": [model_card(name, STARTED, longest) for name in NAMES]})
 
 
@@ -39,17 +39,17 @@ async def model(request: Request) -> Response:
     """Describe one model; a policy with a number is one too."""
     name = request.path_params["name"]
     policy_named(name)
-    return JSONResponse(model_card(name, STARTED, _longest(request.app.state.served)))
+    return JSONResponse(model_card(name, STARTED, _longest(request.app.state.app_state)))
 
 
 async def health(request: Request) -> Response:
     """Say whether questions are answered at once."""
-    ready = request.app.state.served.backend.opened is not None
+    ready = request.app.state.app_state.backend.opened is not None
     return JSONResponse({"status": "ok" if ready else "loading"}, 200)
 
 
-def _longest(served: Served) -> int | None:
-    client = served.backend.opened
+def _longest(state: AppState) -> int | None:
+    client = state.backend.opened
     return None if client is None else client.num_context
 
 
@@ -83,11 +83,11 @@ def _no_route(request: Request, error: HTTPException) -> Response:
     return ApiError(404, f"there is no {to_one_line(path)} here: {instead}", code="unknown_route").response()
 
 
-def make_app(served: Served) -> Guard:
-    """Return the whole endpoint as an ASGI application. ``served.watch`` is a ``Monitor``."""
+def make_app(state: AppState) -> Guard:
+    """Return the whole endpoint as an ASGI application. ``state.watch`` is a ``Monitor``."""
     routes = [
-        Route(CHAT, answering.chat, methods=["POST"]),
-        Route(COMPLETIONS, answering.completions, methods=["POST"]),
+        Route(CHAT, handler.chat, methods=["POST"]),
+        Route(COMPLETIONS, handler.completions, methods=["POST"]),
         Route(MODELS, models),
         Route(MODELS + "/{name:path}", model),
         Route("/health", health),
@@ -97,5 +97,5 @@ def make_app(served: Served) -> Guard:
     handlers = dict.fromkeys((ApiError, HybridError, HTTPException, ClientDisconnect, Exception), handle_error)
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
-    app.state.served = served
-    return Guard(app, served.options, monitor.PATHS)
+    app.state.app_state = state
+    return Guard(app, state.options, monitor.PATHS)

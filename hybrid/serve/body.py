@@ -26,7 +26,7 @@ Steps: TypeAlias = Callable[[Sequence[Any]], Iterable[Any]]
 STEPS, REST = 100, 3
 
 
-class Pace:
+class ThreadPacer:
     """One thread's work and rests. Used in the thread that makes it."""
 
     def __init__(

@@ -21,9 +21,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hybrid.errors import UsageError
+from hybrid.serve.app_state import ServeOptions
 from hybrid.serve.body import SHORT, BodyShare, BodyTotal
 from hybrid.serve.errors import ApiError
-from hybrid.serve.served import ServeOptions
 
 # Who may see the monitor where the endpoint has a key: whoever opens the URL that the start prints, once.
 #

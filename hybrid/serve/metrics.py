@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 from hybrid.errors import HybridError
 from hybrid.record.state import family
 from hybrid.run import AsyncClient
+from hybrid.serve.app_state import Backend
 from hybrid.serve.reducer import Histogram, MonitorState
-from hybrid.serve.served import Backend
 from hybrid.spend.price import NANOUSD_PER_USD
 
 # How the endpoint stands at a moment, beside its events: contexts, line, breaker, caps. Read, never waited for.
@@ -31,7 +31,7 @@ FRESH_S = 1.0
 
 
 @dataclass(frozen=True)
-class Standing:
+class HealthSnapshot:
     """What is known now; None: not known, as all of it is while the model is loading.
 
     ``caps``: nano-dollars each: ``cap``, ``spent``, ``reserved`` and ``left``, with the ``level``. ``drifts``: the
@@ -52,7 +52,7 @@ class Standing:
         return asdict(self)
 
 
-class StandingReader:
+class HealthReader:
     """Reads how a backend stands. One for a server."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -62,17 +62,17 @@ class StandingReader:
         self._read_at: float | None = None
         self._reading = asyncio.Lock()
 
-    async def read(self, backend: Backend) -> Standing:
+    async def read(self, backend: Backend) -> HealthSnapshot:
         """Return how it stands now."""
         client = backend.opened
         if client is None:
-            return Standing()
+            return HealthSnapshot()
         async with self._reading:
             if self._read_at is None or self._clock() - self._read_at >= FRESH_S:
                 self._caps, self._read_at = await _caps(client), self._clock()
         now = client.status
         left_s = round(now.breaker_left_s, 1)
-        return Standing(False, now.contexts, now.busy, now.queued, now.breaker, left_s, now.drifts, self._caps)
+        return HealthSnapshot(False, now.contexts, now.busy, now.queued, now.breaker, left_s, now.drifts, self._caps)
 
 
 async def _caps(client: AsyncClient) -> tuple[dict[str, Any], ...]:
@@ -99,7 +99,7 @@ Samples: TypeAlias = list[tuple[Labels, float | None]]
 BREAKER_STATES = ("closed", "half-open", "open")
 
 
-def metrics(state: MonitorState, standing: Standing) -> str:
+def metrics(state: MonitorState, standing: HealthSnapshot) -> str:
     """Return the whole page."""
     return "\n".join([*_counters(state), *_histograms(state), *_gauges(state, standing), ""])
 
@@ -154,7 +154,7 @@ def _histograms(state: MonitorState) -> Iterator[str]:
     yield from _histogram("answer_duration_seconds", "Time to the end of an answer.", {"": totals.duration_s})
 
 
-def _gauges(state: MonitorState, standing: Standing) -> Iterator[str]:
+def _gauges(state: MonitorState, standing: HealthSnapshot) -> Iterator[str]:
     reserved = _one(_dollars(state.totals.cost.reserved))
     yield from _family("budget_reserved_dollars", "gauge", "US dollars that requests under way hold back.", reserved)
     for name, told, field in (

@@ -32,11 +32,11 @@ from hybrid.record.conversation import Prompt
 from hybrid.record.events import Finished, Started
 from hybrid.record.recorded_events import RecordedAnswer
 from hybrid.run import Event
+from hybrid.serve.app_state import AppState, ServeOptions
 from hybrid.serve.errors import tell
 from hybrid.serve.guard import PageKey, shows_key
-from hybrid.serve.metrics import CONTENT_TYPE, FRESH_S, StandingReader, metrics
-from hybrid.serve.reducer import LEFT, AnswerLog, AskedAnswer, Follower, MonitorState
-from hybrid.serve.served import Served, ServeOptions
+from hybrid.serve.metrics import CONTENT_TYPE, FRESH_S, HealthReader, metrics
+from hybrid.serve.reducer import LEFT, AnswerLog, AnswerMetadata, MonitorState, Subscriber
 
 # A page is told what is new at most so often: faster than anybody reads.
 TICK_S = 0.05
@@ -66,26 +66,26 @@ NOT_LET_IN = (
 
 
 class Monitor:
-    """The ``Watch`` of a server: keeps the state of all answers, wakes its pages. Belongs to one event loop."""
+    """Keeps the state of all answers and wakes a server's pages. Belongs to one event loop."""
 
     def __init__(self, options: ServeOptions, clock: Callable[[], float] = time.time) -> None:
         """Begin with nothing. ``clock``: seconds since 1970, for when an answer was asked."""
         self.options = options
         self.state = MonitorState(shows_texts=options.shows_texts)
         self.page_key = PageKey()
-        self.standing = StandingReader()
+        self.health = HealthReader()
         self.pages: set[asyncio.Event] = set()
         """One a page that is open: set where there is something to tell it."""
         self.closed = False
         """Whether all pages are to end."""
         self.clock = clock
 
-    def begin(self, answer_id: str, model: str, prompt: Prompt | None = None) -> WatchedAnswer:
+    def begin(self, answer_id: str, model: str, prompt: Prompt | None = None) -> MonitoredAnswer:
         """Begin to watch an answer."""
-        asked = AskedAnswer(answer_id, model, self.clock(), prompt)
-        watched = WatchedAnswer(self, self.state.begin(asked))
+        metadata = AnswerMetadata(answer_id, model, self.clock(), prompt)
+        monitored = MonitoredAnswer(self, self.state.begin(metadata))
         self.wake()
-        return watched
+        return monitored
 
     def one_time_path(self) -> str | None:
         """Return the path that opens the page once, where there is a key; an earlier one is void. None: no key."""
@@ -107,19 +107,19 @@ class Monitor:
         return shows_key(self.options, request.headers) | by_cookie
 
 
-class WatchedAnswer:
-    """The ``AnswerWatch`` of one answer."""
+class MonitoredAnswer:
+    """The ``AnswerObserver`` of one answer."""
 
     def __init__(self, monitor: Monitor, log: AnswerLog) -> None:
         """Take the answer's place in the state."""
         self._monitor = monitor
         self._log = log
 
-    def hear(self, event: Event) -> None:
+    def observe(self, event: Event) -> None:
         """Take what happened; standard error is told once that the cloud gives no answer, and that it answers again."""
         totals = self._monitor.state.totals
         answered = totals.cloud is None or totals.cloud["answers"]
-        self._monitor.state.hear(self._log, event)
+        self._monitor.state.observe(self._log, event)
         if totals.cloud is not None and totals.cloud["answers"] != answered:
             lost = f"the cloud gave no answer: {totals.cloud['why']}; what is written here for it is marked degraded"
             tell(escape_controls(lost if answered else "the cloud answers again"))
@@ -165,13 +165,13 @@ async def events(request: Request) -> Response:
     """Return what happens, as server-sent events."""
     if not _monitor(request).lets_in(request):
         return PlainTextResponse(NOT_LET_IN, 401, HEADERS)
-    return EventsResponse(request.app.state.served, _monitor(request))
+    return EventsResponse(request.app.state.app_state, _monitor(request))
 
 
 async def metrics_page(request: Request) -> Response:
     """Return the metrics."""
-    monitor, served = _monitor(request), request.app.state.served
-    text = metrics(monitor.state, await monitor.standing.read(served.backend))
+    monitor, state = _monitor(request), request.app.state.app_state
+    text = metrics(monitor.state, await monitor.health.read(state.backend))
     return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
 
@@ -188,12 +188,11 @@ PATHS = frozenset(route.path for route in ROUTES)
 class EventsResponse(Response):
     """One page's events: the whole state first, and then what changed."""
 
-    def __init__(self, served: Served, monitor: Monitor) -> None:
+    def __init__(self, state: AppState, monitor: Monitor) -> None:
         """Take what is told."""
         super().__init__(headers=HEADERS, media_type="text/event-stream")
         del self.headers["content-length"]
-        self._served = served
-        self._monitor = monitor
+        self._state, self._monitor = state, monitor
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  (the port's shape)
         """Tell until the page leaves, the server stops, or the page does not read."""
@@ -212,10 +211,10 @@ class EventsResponse(Response):
             left.cancel()
 
     async def _tell(self, send: Send, news: asyncio.Event, left: asyncio.Task[None]) -> None:
-        follower, first = Follower(self._monitor.state), True
+        follower, first = Subscriber(self._monitor.state), True
         while not (left.done() or self._monitor.closed):
             news.clear()
-            standing = await self._monitor.standing.read(self._served.backend)
+            standing = await self._monitor.health.read(self._state.backend)
             told = follower.news() | {"standing": standing.to_json(), "now": self._monitor.clock()}
             if first:
                 told |= {"snapshot": True, "texts": self._monitor.options.shows_texts}
@@ -250,7 +249,7 @@ async def _left(receive: Receive) -> None:
 
 
 def _monitor(request: Request) -> Monitor:
-    watch = request.app.state.served.watch
+    watch = request.app.state.app_state.watch
     assert isinstance(watch, Monitor)
     return watch
 
@@ -302,9 +301,9 @@ def recorded_state(path: Path) -> tuple[MonitorState, AnswerLog]:
     recorded = RecordedAnswer.read(path)
     state, finished = MonitorState(shows_texts=True), False
     turns = None if recorded.prompt is None else [{"role": "prompt", "content": recorded.prompt}]
-    log = state.begin(AskedAnswer(path.name, "recorded", None, turns))
+    log = state.begin(AnswerMetadata(path.name, "recorded", None, turns))
     for event in recorded.events():
-        state.hear(log, event)
+        state.observe(log, event)
         if isinstance(event, Started):
             log.model = event.policy
         finished = finished or isinstance(event, Finished)
@@ -315,5 +314,5 @@ def recorded_state(path: Path) -> tuple[MonitorState, AnswerLog]:
 def recorded_html(path: Path) -> str:
     """Return a trace file as one page. Raises UsageError."""
     state, _ = recorded_state(path)
-    told = Follower(state).news() | {"snapshot": True, "texts": True, "standing": None}
+    told = Subscriber(state).news() | {"snapshot": True, "texts": True, "standing": None}
     return recorded_page(f"hybrid trace: {path.name}", told)

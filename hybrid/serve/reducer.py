@@ -146,7 +146,7 @@ class Totals:
 
 
 @dataclass(frozen=True)
-class AskedAnswer:
+class AnswerMetadata:
     """An answer that begins. ``model``: as its caller named it.
 
     ``at``: when it was asked, in seconds since 1970; None: not known. ``prompt`` None: it is not to be shown.
@@ -161,18 +161,18 @@ class AskedAnswer:
 class AnswerLog:
     """One answer as a page shows it: what was asked, and its ``state``. ``shows_texts`` False: no text is kept."""
 
-    def __init__(self, asked: AskedAnswer, *, shows_texts: bool = False) -> None:
+    def __init__(self, metadata: AnswerMetadata, *, shows_texts: bool = False) -> None:
         """Begin."""
-        self.id, self.model, self.at = asked.id, asked.model, asked.at
+        self.id, self.model, self.at = metadata.id, metadata.model, metadata.at
         self.state = AnswerState(Candidates() if shows_texts else None)
-        self._turns = _turns(asked.prompt) if shows_texts else None
+        self._turns = _turns(metadata.prompt) if shows_texts else None
         self._hidden = {} if shows_texts else {"text": None, "thoughts": None}
 
     @property
     def head(self) -> dict[str, Any]:
         """What is known of it beside its places, as plain data."""
-        asked = {"id": self.id, "model": self.model, "at": self.at, "relayed": self.state.relayed}
-        return {**asked, "prompt": self._turns, **self.state.to_json()}
+        metadata = {"id": self.id, "model": self.model, "at": self.at, "relayed": self.state.relayed}
+        return {**metadata, "prompt": self._turns, **self.state.to_json()}
 
     def places(self, name: str, since: int = 0) -> list[tuple[int, dict[str, Any]]]:
         """Return the places of a list that were among the changes after ``since``, in order, as plain data."""
@@ -205,15 +205,15 @@ class MonitorState:
         self.answers: dict[str, AnswerLog] = {}
         self.totals = Totals()
 
-    def begin(self, asked: AskedAnswer) -> AnswerLog:
+    def begin(self, metadata: AnswerMetadata) -> AnswerLog:
         """Begin an answer; one of the same id is no longer shown."""
-        self.answers.pop(asked.id, None)
-        log = self.answers[asked.id] = AnswerLog(asked, shows_texts=self.shows_texts)
+        self.answers.pop(metadata.id, None)
+        log = self.answers[metadata.id] = AnswerLog(metadata, shows_texts=self.shows_texts)
         self._count("begun")
         self.totals.counts["answers", "relayed"] += 0
         return log
 
-    def hear(self, log: AnswerLog, event: events.Event) -> None:
+    def observe(self, log: AnswerLog, event: events.Event) -> None:
         """Take what happened in an answer."""
         kept = event if self.shows_texts else without_texts(event)
         if kept is not None and (added := log.state.apply(kept)):
@@ -284,7 +284,7 @@ class _Seen:
     changes: int = 0
 
 
-class Follower:
+class Subscriber:
     """One page's place in the state."""
 
     def __init__(self, state: MonitorState) -> None:

@@ -24,13 +24,13 @@ from hybrid.run import AsyncClient
 from hybrid.run.open_request import RequestDenied
 from hybrid.run.relaying import RelayedReply, Relayer, encoded
 from hybrid.run.retrying import EndpointHealth
-from hybrid.serve.asked import Asked
+from hybrid.serve.app_state import AnswerObserver, AppState
 from hybrid.serve.body import listed
 from hybrid.serve.errors import SERVER, ApiError, api_error, internal_error, reason_of
-from hybrid.serve.listening import Sender, pinged
 from hybrid.serve.reducer import LEFT
-from hybrid.serve.replies import SOURCES, Shape, as_usd
-from hybrid.serve.served import AnswerWatch, Served
+from hybrid.serve.replies import SOURCES, ChatFormat, as_usd
+from hybrid.serve.requests import GenerationRequest
+from hybrid.serve.response import ResponseWriter, pinged
 from hybrid.types import NO_USAGE
 
 MODE = {"x-hybrid-mode": "relay"}
@@ -47,64 +47,72 @@ NO_ROUTE = frozenset({404, 405, 501})
 _encode = msgspec.json.Encoder().encode
 
 
-async def relay_reply(served: Served, sender: Sender, fields: dict[str, Any], asked: Asked) -> None:
+async def relay_reply(
+    state: AppState, writer: ResponseWriter, fields: dict[str, Any], generation: GenerationRequest
+) -> None:
     """Send the reply of the cloud's chat route. Raises ApiError where nothing may be sent to it."""
-    settings = served.backend.settings
-    offline = asked.choices.get("offline") or settings.offline
-    local = (asked.choices.get("policy") or settings.policy) == "local"
+    settings = state.backend.settings
+    offline = generation.choices.get("offline") or settings.offline
+    local = (generation.choices.get("policy") or settings.policy) == "local"
     if offline or local:
         why = "offline nothing is sent" if offline else "the local model alone answers"
-        said = f"{listed(asked.relay)}: only a cloud model can honour it, and {why}"
-        raise ApiError(400, said, code="unsupported_parameter", param=asked.relay[0])
-    client = await served.backend.client()
-    watch, why = served.watch.begin(Shape(asked.model).request_id, asked.model), LEFT
+        said = f"{listed(generation.relay)}: only a cloud model can honour it, and {why}"
+        raise ApiError(400, said, code="unsupported_parameter", param=generation.relay[0])
+    client = await state.backend.client()
+    watch, why = state.watch.begin(ChatFormat(generation.model).request_id, generation.model), LEFT
     reason = None
     try:
-        await _relay(client, fields, asked, sender, watch)
+        await _relay(client, fields, generation, writer, watch)
         why = ""
     except (HybridError, RequestDenied) as error:
         why, reason = str(error), reason_of(error)
-        told = relay_error(error, asked, client.relayer)
-        if not sender.begun:
+        told = relay_error(error, generation, client.relayer)
+        if not writer.begun:
             raise told from error
-        await sender.end(b"data: " + _encode(told.body) + b"\n\n")  # no mark of an end: it is none
+        await writer.end(b"data: " + _encode(told.body) + b"\n\n")  # no mark of an end: it is none
     except Exception as error:
         why = reason = reason_of(error)
-        if sender.begun:
-            await sender.end(b"data: " + _encode(internal_error().body) + b"\n\n")
+        if writer.begun:
+            await writer.end(b"data: " + _encode(internal_error().body) + b"\n\n")
         raise
     finally:
         watch.end(why or None, reason)
 
 
-async def _relay(client: AsyncClient, fields: dict[str, Any], asked: Asked, sender: Sender, watch: AnswerWatch) -> None:
+async def _relay(
+    client: AsyncClient,
+    fields: dict[str, Any],
+    generation: GenerationRequest,
+    writer: ResponseWriter,
+    watch: AnswerObserver,
+) -> None:
     """Send the body, and hand its reply on."""
-    async with client.relay(fields, watch.hear, asked.choices.get("conversation")) as reply:
+    async with client.relay(fields, watch.observe, generation.choices.get("conversation")) as reply:
         headers = MODE | {"content-type": reply.content_type or "application/json"}
         headers |= {"x-request-id": reply.request_id} if reply.request_id else {}
         if not reply.streams:
-            await _hand_on(reply, headers, sender)
+            await _hand_on(reply, headers, writer)
             return
-        await sender.begin(200, {**headers, "cache-control": "no-cache"})
-        async with pinged(sender, headers), aclosing(reply.events()) as events:
+        await writer.begin(200, {**headers, "cache-control": "no-cache"})
+        async with pinged(writer, headers), aclosing(reply.events()) as events:
             async for event in events:
                 if event.usage is None:
-                    await sender.write(_event(event.data))
-                elif asked.include_usage:
-                    await sender.write(_event(encoded(_with_cost(event.usage, reply))))
+                    await writer.write(_event(event.data))
+                elif generation.include_usage:
+                    await writer.write(_event(encoded(_with_cost(event.usage, reply))))
                 elif event.usage.get("choices"):
-                    await sender.write(_event(encoded({**event.usage, "usage": None})))
+                    await writer.write(_event(encoded({**event.usage, "usage": None})))
                 await asyncio.sleep(0)  # a part of a flood holds hundreds: others have their turn between two
-        await sender.end(b"data: [DONE]\n\n")
+        await writer.end(b"data: [DONE]\n\n")
 
 
-async def _hand_on(reply: RelayedReply, headers: Mapping[str, str], sender: Sender) -> None:
+async def _hand_on(reply: RelayedReply, headers: Mapping[str, str], writer: ResponseWriter) -> None:
     """Hand a whole body on, with what it cost in its usage."""
     found = await reply.whole()
     body = found.data if found.usage is None else encoded(_with_cost(found.usage, reply))
     own = {} if reply.nanousd is None else {"x-hybrid-cost": f"{as_usd(reply.nanousd):.9f}"}
     own |= {} if reply.degraded is None else {"x-hybrid-degraded": reply.degraded}
-    await sender.whole(200, {**headers, **own}, body)
+    await writer.whole(200, {**headers, **own}, body)
 
 
 def _with_cost(found: dict[str, Any], reply: RelayedReply) -> dict[str, Any]:
@@ -123,7 +131,7 @@ def _event(data: bytes) -> bytes:
     return b"".join(b"data: " + line + b"\n" for line in data.split(b"\n")) + b"\n"
 
 
-def relay_error(error: HybridError | RequestDenied, asked: Asked, relayer: Relayer | None) -> ApiError:
+def relay_error(error: HybridError | RequestDenied, generation: GenerationRequest, relayer: Relayer | None) -> ApiError:
     """Return what a caller is told of a relay that failed."""
     said = str(error)
     match error:
@@ -135,8 +143,8 @@ def relay_error(error: HybridError | RequestDenied, asked: Asked, relayer: Relay
             return ApiError(400, said, code="unsupported_parameter", param=name)
         case CloudError() if relayer is None or _has_no_route(error):
             where = "" if relayer is None else "the cloud has no chat route to relay it to ([relay] names another): "
-            said = f"{listed(asked.relay)}: {where}{said}"
-            return ApiError(400, said, code="unsupported_parameter", param=asked.relay[0])
+            said = f"{listed(generation.relay)}: {where}{said}"
+            return ApiError(400, said, code="unsupported_parameter", param=generation.relay[0])
         case CloudError() if relayer is not None:
             return _of_upstream(error, relayer.health)
         case _:

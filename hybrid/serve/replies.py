@@ -33,7 +33,7 @@ NOT_LISTED = -9999.0
 
 
 @dataclass(frozen=True)
-class TokenScore:
+class TokenLogprobs:
     """A token's bytes and log-probability, and the likeliest ones in its place, best first.
 
     ``at``: the place in the text of the first character that ends in it or after it.
@@ -60,7 +60,7 @@ class RowKeeper:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._num_read = 0
 
-    def hear(self, event: Event) -> TokenScore | None:
+    def observe(self, event: Event) -> TokenLogprobs | None:
         """Take an event; return what is known of the token that came with it, if it is part of the answer itself."""
         match event:
             case RecordingStarted(pieces=pieces):
@@ -74,12 +74,12 @@ class RowKeeper:
                 pass
         return None
 
-    def _scored(self, token: int, row: Dense | TopK | None) -> TokenScore:
+    def _scored(self, token: int, row: Dense | TopK | None) -> TokenLogprobs:
         listed = _listed(row, token, self._num_top)
         top = sorted(listed.items(), key=lambda each: -each[1])[: self._num_top]
         said, piece, at = listed.get(token, NOT_LISTED), self._piece(token), self._num_read
         self._num_read += len(self._decoder.decode(piece))
-        return TokenScore(piece, said, tuple((self._piece(each), value) for each, value in top), at)
+        return TokenLogprobs(piece, said, tuple((self._piece(each), value) for each, value in top), at)
 
     def _piece(self, token: int) -> bytes:
         return self._pieces[token] if token < len(self._pieces) else b""
@@ -107,7 +107,7 @@ def _told(logprob: float) -> float:
     return max(logprob, NOT_LISTED)
 
 
-def legacy(scored: list[TokenScore], num_top: int) -> dict[str, Any]:
+def legacy(scored: list[TokenLogprobs], num_top: int) -> dict[str, Any]:
     """Return tokens as ``/v1/completions`` has them."""
     tops = [{_word(piece): _told(value) for piece, value in each.top} for each in scored]
     return {
@@ -191,7 +191,7 @@ def _sum(costs: Sequence[int | None]) -> int | None:
 
 
 @dataclass(frozen=True)
-class Shape:
+class ChatFormat:
     """The shapes of one request's reply. ``num_top`` None: no log-probabilities are wanted."""
 
     model: str
@@ -208,7 +208,7 @@ class Shape:
         return f"{self.prefix}{self.token}"
 
     def whole(
-        self, answers: Sequence[Answer], scored: Sequence[list[TokenScore]], prompt_tokens: int
+        self, answers: Sequence[Answer], scored: Sequence[list[TokenLogprobs]], prompt_tokens: int
     ) -> dict[str, Any]:
         """Return a whole reply."""
         choices = [self._choice(i, answer, scored[i]) for i, answer in enumerate(answers)]
@@ -226,7 +226,7 @@ class Shape:
         """Return the delta that begins a choice."""
         return {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
 
-    def text(self, text: str, thoughts: str, scored: list[TokenScore]) -> dict[str, Any]:
+    def text(self, text: str, thoughts: str, scored: list[TokenLogprobs]) -> dict[str, Any]:
         """Return the delta of some text."""
         delta = ({"content": text} if text or not thoughts else {}) | (
             {"reasoning_content": thoughts} if thoughts else {}
@@ -237,14 +237,14 @@ class Shape:
         """Return the delta that ends a choice."""
         return {"delta": {}, "logprobs": None}
 
-    def _choice(self, index: int, answer: Answer, scored: list[TokenScore]) -> dict[str, Any]:
+    def _choice(self, index: int, answer: Answer, scored: list[TokenLogprobs]) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
         if answer.thoughts:
             message["reasoning_content"] = answer.thoughts
         logprobs = self._chat_logprobs(scored)
         return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": answer.finish_reason}
 
-    def _chat_logprobs(self, scored: list[TokenScore]) -> dict[str, Any] | None:
+    def _chat_logprobs(self, scored: list[TokenLogprobs]) -> dict[str, Any] | None:
         if self.num_top is None:
             return None
         return {"content": [each.chat() for each in scored], "refusal": None}
@@ -260,7 +260,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class TextShape(Shape):
+class CompletionFormat(ChatFormat):
     """The shapes of ``/v1/completions``: a text that goes on."""
 
     prefix = "cmpl-"
@@ -271,7 +271,7 @@ class TextShape(Shape):
         """Return nothing: a text begins with itself."""
         return None
 
-    def text(self, text: str, thoughts: str, scored: list[TokenScore]) -> dict[str, Any]:
+    def text(self, text: str, thoughts: str, scored: list[TokenLogprobs]) -> dict[str, Any]:
         """Return some text. A text that is continued as it stands holds its thoughts, if there are any."""
         return {"text": thoughts + text, "logprobs": self._logprobs(scored)}
 
@@ -279,9 +279,9 @@ class TextShape(Shape):
         """Return an empty text."""
         return {"text": "", "logprobs": None}
 
-    def _choice(self, index: int, answer: Answer, scored: list[TokenScore]) -> dict[str, Any]:
+    def _choice(self, index: int, answer: Answer, scored: list[TokenLogprobs]) -> dict[str, Any]:
         text, logprobs = answer.thoughts + answer.text, self._logprobs(scored)
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": answer.finish_reason}
 
-    def _logprobs(self, scored: list[TokenScore]) -> dict[str, Any] | None:
+    def _logprobs(self, scored: list[TokenLogprobs]) -> dict[str, Any] | None:
         return None if self.num_top is None else legacy(scored, self.num_top)

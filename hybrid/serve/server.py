@@ -24,8 +24,8 @@ from hybrid.ending_signals import ending_signals, handled
 from hybrid.errors import UsageError
 from hybrid.run import AsyncClient
 from hybrid.serve.app import make_app
+from hybrid.serve.app_state import AppState, ServeOptions
 from hybrid.serve.monitor import Monitor
-from hybrid.serve.served import Served, ServeOptions
 from hybrid.settings.config import Settings
 from hybrid.store.files import WINDOWS
 
@@ -206,7 +206,7 @@ async def serve(
     for name in ("uvicorn.error", "asyncio"):  # their words are for their own users: a caller that left is no news
         logging.getLogger(name).setLevel(logging.CRITICAL)
     backend = OpeningBackend(opener, settings)
-    app = make_app(Served(backend, options, monitor))
+    app = make_app(AppState(backend, options, monitor))
     config = uvicorn.Config(
         app,
         http=BoundedHttp,
@@ -220,15 +220,15 @@ async def serve(
     )
     server = Server(config)
     async with _signals(server, monitor):
-        held, served = asyncio.create_task(backend.hold()), asyncio.create_task(server.serve([listening]))
+        held, serving = asyncio.create_task(backend.hold()), asyncio.create_task(server.serve([listening]))
         opened = asyncio.create_task(_tell(backend, told))
         try:
-            await asyncio.wait({held, served}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({held, serving}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             opened.cancel()
             monitor.close()
             server.should_exit = True
-            await asyncio.gather(served, return_exceptions=True)
+            await asyncio.gather(serving, return_exceptions=True)
             await server.settled()
             backend.close()
             if backend.opened is None:

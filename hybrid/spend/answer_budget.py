@@ -306,7 +306,7 @@ class Account:
         self._cap = cap_nanousd
         self._client = client or secrets.token_hex(8)
         # Free requests change no total, so they are written to no file; a cap of zero still means: send no request.
-        self._unwritten = MemoryLedger()
+        self._free_ledger = MemoryLedger()
 
     def set_price(self, price: Price) -> None:
         """Set the price, which is known only once the endpoint has named its model."""
@@ -322,8 +322,8 @@ class Account:
         return AnswerBudget(self._charged_to, scope)
 
     def _charged_to(self) -> PriceAndLedger:
-        unwritten = self._ledger.durable and self.price is not None and self.price.free
-        return PriceAndLedger(self.price, self._unwritten if unwritten else self._ledger)
+        is_free = self._ledger.durable and self.price is not None and self.price.free
+        return PriceAndLedger(self.price, self._free_ledger if is_free else self._ledger)
 
 
 def _consume_error(done: asyncio.Future[Any]) -> None:

@@ -195,11 +195,10 @@ class LineFile:
         if self._lock is None and not _is_there(self.path, self._fd):
             raise OSError(errno.ENOENT, f"{self.path}: it was removed or replaced while it was written")
 
-    def append(self, lines: Iterable[bytes], *, durable: bool = True) -> None:
+    def append(self, lines: Iterable[bytes]) -> None:
         """Write some bytes behind the last and wait until the disk has them, once for all of them.
 
-        ``durable``: False leaves it to the system when the disk has them. Raises OSError, naming the file, where they
-        cannot be written; what was there before stays.
+        Raises OSError, naming the file, where they cannot be written; what was there before stays.
         """
         start = self.end
         try:
@@ -208,8 +207,7 @@ class LineFile:
                 while left:
                     left = left[os.write(self._fd, left) :]
                 self.end += len(raw)
-            if durable:
-                os.fsync(self._fd)
+            os.fsync(self._fd)
         except BaseException as error:
             self.cut(start)
             if isinstance(error, OSError):

@@ -1,13 +1,15 @@
-"""Statistics of graded problems and scored tokens: RPI, Wilson's interval, AUROC.
+"""Statistics of graded problems, of losses and of bills: recovered shares with their intervals, Wilson's, AUROC.
 
 RPI, the recovered share of the performance gap, is (hybrid - small) / (large - small) over the same problems: 0 is the
-small model's score, 1 the large one's. It is not clipped: a hybrid may beat its large model.
+small model's score, 1 the large one's. It is not clipped: a hybrid may beat its large model. Of a loss in nats it is
+the same with the signs turned. Sending whole questions to the cloud at random recovers the share that it pays for, so a
+rule's *advantage* is its recovered share less its bill, as a multiple of the cloud's.
 
-The laws, tested in ``tests/tasks/test_statistics.py``: RPI is undefined where the gap between the models is not above
-two standard errors of itself, for a ratio over noise is noise; the bootstrap is that of an enumeration of every
-resample; a resample without a gap can only widen the interval; Wilson's interval holds exactly the shares that a score
-test does not reject; AUROC is the share of pairs in the right order. This file does not know which models were
-compared.
+The laws, tested in ``tests/tasks/test_statistics.py`` and ``test_text_statistics.py``: RPI is undefined where the gap
+between the models is not above two standard errors of itself, for a ratio over noise is noise; the bootstrap is that of
+an enumeration of every resample, all that is known of a question drawn together; a resample without a gap can only
+widen the interval; routing at random has no advantage; Wilson's interval holds exactly the shares that a score test
+does not reject; AUROC is the share of pairs in the right order. This file does not know which models were compared.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -53,18 +55,13 @@ def rpi(
 
     Raises ValueError for scores that are not paired or not 0 and 1.
     """
-    scores = _paired(small, hybrid, large)
+    scores = _graded(small, hybrid, large)
     gain, gap = scores[1] - scores[0], scores[2] - scores[0]
     if not _differs_from_zero(gap):
         return None
     gains, gaps = _resampled_sums(scores, np.random.default_rng(seed), num_resamples)
-    known = gaps > 0
-    ratios = np.divide(gains, gaps, where=known, out=np.zeros(num_resamples))
-    return Estimate(
-        value=float(gain.sum() / gap.sum()),
-        low=order_statistic(np.where(known, ratios, -np.inf), TAIL),
-        high=-order_statistic(np.where(known, -ratios, -np.inf), TAIL),
-    )
+    drawn = np.divide(gains, gaps, where=gaps > 0, out=np.full(num_resamples, np.nan))
+    return estimate(np.append(gain.sum() / gap.sum(), drawn))
 
 
 def wilson(num_right: int, num_problems: int) -> Estimate:
@@ -100,17 +97,13 @@ def auroc(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float | N
     return float(wins.sum() / num_pairs)
 
 
-def _paired(small: ProblemScores, hybrid: ProblemScores, large: ProblemScores) -> NDArray[np.int_]:
+def _graded(small: ProblemScores, hybrid: ProblemScores, large: ProblemScores) -> NDArray[np.int_]:
     """Return the scores as one array of shape (3, N)."""
-    columns = [np.asarray(scores, dtype=np.int_) for scores in (small, hybrid, large)]
-    if any(column.ndim != 1 or column.shape != columns[0].shape for column in columns):
-        msg = f"scores of the same problems are needed, not of {[column.shape for column in columns]}"
-        raise ValueError(msg)
-    stacked = np.stack(columns)
+    stacked = _paired(small, hybrid, large)
     if not np.isin(stacked, (0, 1)).all():
         msg = "a problem's score is 0 or 1"
         raise ValueError(msg)
-    return stacked
+    return stacked.astype(np.int_)
 
 
 def _differs_from_zero(gap: NDArray[np.int_]) -> bool:
@@ -256,3 +249,119 @@ def expected_calibration_error(chances: Floats, happened: Floats, num_bins: int 
     told = np.bincount(bins, chances, num_bins)
     came = np.bincount(bins, happened, num_bins)
     return float(np.abs(told - came).sum() / max(1, len(chances)))
+
+
+# Open text, where no answer is right or wrong: what is left of a loss, and what that cost.
+#
+# A loss is a number of nats by which one model judges a text; what is counted of an answer (its mean per token, its
+# sum) the caller decides.
+
+PerQuestion: TypeAlias = Sequence[float] | NDArray[np.floating] | NDArray[np.integer]
+
+
+def recovered_share(
+    local_losses: PerQuestion,
+    hybrid_losses: PerQuestion,
+    cloud_losses: PerQuestion,
+    seed: int = 0,
+    num_resamples: int = 10_000,
+) -> Estimate | None:
+    """Return the recovered share of the gap in a loss, with its paired percentile-bootstrap interval over questions.
+
+    Shapes (N,), (N,), (N,): one number a question, the same questions in the same order. It is not clipped. None where
+    the gap between the models is not above two standard errors of the paired difference (one question tells none). A
+    resample without a gap can only widen the interval. Raises ValueError for numbers that are not paired or not finite.
+    """
+    losses = _paired(local_losses, hybrid_losses, cloud_losses)
+    if not is_above_noise(losses[0] - losses[2]):
+        return None
+    return estimate(_resamples(losses.shape[1], seed, num_resamples).shares(*-losses))
+
+
+def advantage(
+    local_losses: PerQuestion,
+    hybrid_losses: PerQuestion,
+    cloud_losses: PerQuestion,
+    bills: PerQuestion,
+    cloud_bills: PerQuestion,
+    *,
+    seed: int = 0,
+    num_resamples: int = 10_000,
+) -> Estimate | None:
+    """Return how far the recovered share lies above routing at random for the same bill: the share less the bill.
+
+    Shapes (N,) each. The bill is that of ``bill_ratio``; a question's losses and bills are drawn again together. None
+    where there is no recovered share. Raises ValueError as ``recovered_share`` and ``bill_ratio`` do.
+    """
+    losses, paid = _paired(local_losses, hybrid_losses, cloud_losses), _checked_bills(bills, cloud_bills)
+    if losses.shape[1] != paid.shape[1]:
+        msg = f"losses of {losses.shape[1]} questions beside bills of {paid.shape[1]}"
+        raise ValueError(msg)
+    if not is_above_noise(losses[0] - losses[2]):
+        return None
+    resamples = _resamples(losses.shape[1], seed, num_resamples)
+    return estimate(resamples.shares(*-losses) - ratio(*resamples.sums(paid)))
+
+
+def bill_ratio(bills: PerQuestion, cloud_bills: PerQuestion, seed: int = 0, num_resamples: int = 10_000) -> Estimate:
+    """Return the sum of the bills as a multiple of the cloud's, with its paired percentile-bootstrap interval.
+
+    Shapes (N,), (N,), in any unit. Raises ValueError for bills that are not paired, not finite or negative, for a
+    question that costs the cloud alone nothing, and for no question.
+    """
+    paid = _checked_bills(bills, cloud_bills)
+    found = estimate(ratio(*_resamples(paid.shape[1], seed, num_resamples).sums(paid))) if paid.size else None
+    if found is None:
+        msg = "bills of no question have no ratio"
+        raise ValueError(msg)
+    return found
+
+
+def is_above_noise(gap: NDArray[np.float64]) -> bool:
+    """Whether a paired difference's mean is above two of its standard errors; one question has no standard error."""
+    if gap.size < 2:
+        return False
+    return bool(gap.mean() > MIN_GAP_IN_STANDARD_ERRORS * gap.std(ddof=1) / np.sqrt(gap.size))
+
+
+@lru_cache(maxsize=2)
+def _resamples(num_questions: int, seed: int, num: int) -> Resamples:
+    """Return the same draws for every rule of a table."""
+    return Resamples(num_questions, seed, num)
+
+
+def _paired(*given: PerQuestion | ProblemScores) -> NDArray[np.float64]:
+    """Return lists of numbers as one array of shape (len(given), N)."""
+    columns = [np.asarray(numbers, dtype=np.float64) for numbers in given]
+    if any(column.ndim != 1 or column.shape != columns[0].shape for column in columns):
+        msg = f"scores or numbers of the same questions are needed, not of {[column.shape for column in columns]}"
+        raise ValueError(msg)
+    stacked = np.stack(columns)
+    if not np.isfinite(stacked).all():
+        msg = "a score, a loss or a bill that is not finite"
+        raise ValueError(msg)
+    return stacked
+
+
+def _checked_bills(bills: PerQuestion, cloud_bills: PerQuestion) -> NDArray[np.float64]:
+    """Return both as one array of shape (2, N)."""
+    paid = _paired(bills, cloud_bills)
+    if (paid[0] < 0.0).any() or not (paid[1] > 0.0).all():
+        msg = "a bill is not negative, and the cloud's own is above 0"
+        raise ValueError(msg)
+    return paid
+
+
+def repetition(ids: Sequence[int], n: int = 4) -> float:
+    """Return the share of n-grams that stood in the text before: 1 - distinct / all; 0 of a text too short for one.
+
+    Raises ValueError for n below 1.
+
+    >>> repetition([1, 2, 1, 2, 1, 2, 1], n=2)
+    0.6666666666666667
+    """
+    if n < 1:
+        msg = f"an n-gram has at least one token, not {n}"
+        raise ValueError(msg)
+    grams = list(zip(*(ids[i:] for i in range(n)), strict=False))
+    return 1.0 - len(set(grams)) / len(grams) if grams else 0.0

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from hybrid.report import Table
 from hybrid.spend import as_percent
 from hybrid.spend.price import NANOUSD_PER_USD
 from hybrid.tasks.statistics import Estimate
@@ -26,16 +26,6 @@ _MEASURES = {
     "excess": "excess loss",
 }
 _UNITS = {"nanousd": "USD", "ms": "ms", "tokens": "tokens read"}
-
-
-@dataclass(frozen=True)
-class ReportTable:
-    """A table with a heading, and what must be known to read it. The first column names the rows."""
-
-    heading: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()
 
 
 def headline(pairs: Sequence[CalibratedPair]) -> str:
@@ -123,7 +113,7 @@ def _left(pair: CalibratedPair, left: float) -> str:
     return f"of the drafts that the cloud would turn down {as_share(left)} are shown all the same"
 
 
-def tables(pair: CalibratedPair) -> list[ReportTable]:
+def tables(pair: CalibratedPair) -> list[Table]:
     """Return everything that is told of one pair."""
     return [
         _curve(pair),
@@ -136,7 +126,7 @@ def tables(pair: CalibratedPair) -> list[ReportTable]:
     ]
 
 
-def drafters(pairs: Sequence[CalibratedPair]) -> ReportTable:
+def drafters(pairs: Sequence[CalibratedPair]) -> Table:
     """Compare several drafters, and name the one to take."""
     choice = choose_drafter(pairs)
     best, wins = choice.best, as_share(choice.share)
@@ -167,12 +157,12 @@ def drafters(pairs: Sequence[CalibratedPair]) -> ReportTable:
         + ("." if choice.sure else ": these questions do not tell the drafters apart for certain; more of them would.")
     )
     notes = (chosen, "Nats a token; what a drafter takes in time and memory is not in it.")
-    return ReportTable("Which drafter to take", columns, rows, notes)
+    return Table("Which drafter to take", columns, rows, notes)
 
 
-def _curve(pair: CalibratedPair) -> ReportTable:
+def _curve(pair: CalibratedPair) -> Table:
     what = "loss left" if pair.calibration.loss == "nats" else "wrong drafts\nshown"
-    rows = tuple(
+    rows = [
         (
             f"{point.worth:.3g}{' *' if point is pair.proposed else ''}",
             as_share(point.of_cloud),
@@ -180,22 +170,16 @@ def _curve(pair: CalibratedPair) -> ReportTable:
             *map(as_share, (point.kept, point.checked, point.written)),
         )
         for point in pair.curve
+    ]
+    note = (
+        "* proposed. A question's chance comes from a fit that it was no part of; an action is the planner's own "
+        f"at {_prices(pair)}."
     )
-    notes = (
-        (
-            "* proposed. A question's chance comes from a fit that it was no part of; an action is the planner's own "
-            f"at {_prices(pair)}."
-        ),
-    )
-    return ReportTable(
-        "auto: the bill by its worth",
-        ("worth", "of the\ncloud's bill", what, "kept", "checked", "written"),
-        rows,
-        notes,
-    )
+    columns = ("worth", "of the\ncloud's bill", what, "kept", "checked", "written")
+    return Table("auto: the bill by its worth", columns, rows, (note,))
 
 
-def _policies(pair: CalibratedPair) -> ReportTable:
+def _policies(pair: CalibratedPair) -> Table:
     told = pair.forecasts
     rows = tuple(
         (
@@ -220,7 +204,7 @@ def _policies(pair: CalibratedPair) -> ReportTable:
         *map(_break_even, pair.break_evens),
     )
     columns = ("policy", "recovered, %", "of the cloud's\nbill, %", f"{_UNITS[pair.prices.unit]} a\nquestion")
-    return ReportTable("What each policy would recover and cost", columns, rows, notes)
+    return Table("What each policy would recover and cost", columns, rows, notes)
 
 
 def choices(pair: CalibratedPair) -> list[str]:
@@ -268,7 +252,7 @@ def _break_even(told: JudgeBreakEven) -> str:
     )
 
 
-def _thresholds(pair: CalibratedPair) -> ReportTable:
+def _thresholds(pair: CalibratedPair) -> Table:
     rows = tuple(
         (
             f"{trial.nats:g}{' *' if trial.nats == pair.threshold.nats else ''}",
@@ -277,16 +261,14 @@ def _thresholds(pair: CalibratedPair) -> ReportTable:
         )
         for trial in pair.threshold.trials
     )
-    notes = (
-        (
-            f"Drafts turned down: of {pair.threshold.same} that are word for word what the cloud wrote (false alarms), "
-            f"and of the {pair.threshold.other} others. * proposed."
-        ),
+    note = (
+        f"Drafts turned down: of {pair.threshold.same} that are word for word what the cloud wrote (false alarms), "
+        f"and of the {pair.threshold.other} others. * proposed."
     )
-    return ReportTable("Thresholds of KL", ("nats", "the cloud's own", "others"), rows, notes)
+    return Table("Thresholds of KL", ("nats", "the cloud's own", "others"), rows, (note,))
 
 
-def _distributions(pair: CalibratedPair) -> ReportTable:
+def _distributions(pair: CalibratedPair) -> Table:
     rows = [(name, *_quantiles(pair.diagnosis.measured(key))) for key, name in _MEASURES.items()]
     rows += [(f"certificate {rule}", *_quantiles(pair.diagnosis.certificate(rule))) for rule in CERTIFICATES]
     notes = (
@@ -299,33 +281,30 @@ def _distributions(pair: CalibratedPair) -> ReportTable:
             "the rule (tree: at which the cloud's best token can be outside its three likeliest); arXiv:2606.30265."
         ),
     )
-    return ReportTable("Distributions", ("", *(f"{100 * level:g} %" for level in LEVELS), "mean"), tuple(rows), notes)
+    return Table("Distributions", ("", *(f"{100 * level:g} %" for level in LEVELS), "mean"), rows, notes)
 
 
-def _certificates(pair: CalibratedPair) -> ReportTable:
+def _certificates(pair: CalibratedPair) -> Table:
     found = {rule: pair.diagnosis.certified(rule) for rule in CERTIFICATES}
     rows = tuple((rule, as_share(each.share), *_quantiles(each.lengths)) for rule, each in found.items())
     matched = pair.diagnosis.matched()
     rows += (("the cloud's favourite", UNDEFINED, *_quantiles(matched)),)
     columns = ("rule", "certified\ntokens", *(f"{100 * level:g} %" for level in LEVELS), "mean")
     notes = ("Lengths of runs of certified tokens; below, of runs of tokens that are the cloud's favourites indeed.",)
-    return ReportTable("Certified runs", columns, rows, notes)
+    return Table("Certified runs", columns, rows, notes)
 
 
-def _lengths(pair: CalibratedPair) -> ReportTable:
+def _lengths(pair: CalibratedPair) -> Table:
     rows = []
     for num in DRAFTS:
         least, most = pair.diagnosis.accepted_length(num)
         rows.append((str(num), f"{least:.2f}", f"{most:.2f}", as_share(least / num)))
-    notes = (
-        "By exact speculative sampling at temperature 1, without the bonus token; least and most by the top-k list.",
-    )
-    return ReportTable(
-        "Expected accepted length", ("drafted", "at least", "at most", "at least,\nof the draft"), tuple(rows), notes
-    )
+    note = "By exact speculative sampling at temperature 1, without the bonus token; least and most by the top-k list."
+    columns = ("drafted", "at least", "at most", "at least,\nof the draft")
+    return Table("Expected accepted length", columns, rows, (note,))
 
 
-def _rejections(pair: CalibratedPair) -> ReportTable:
+def _rejections(pair: CalibratedPair) -> Table:
     rows = []
     for judge in dict.fromkeys((pair.kl_judge, pair.excess_judge)):
         found = pair.diagnosis.first_rejections(judge)
@@ -334,13 +313,11 @@ def _rejections(pair: CalibratedPair) -> ReportTable:
         middle = UNDEFINED if found.offset.values is None else f"{found.offset.values[2]:g}"
         rows.append((judge, as_share(found.share), middle, *tenths))
     columns = ("judge", "turned\ndown", "median\noffset", *(f"{10 * part}" for part in range(10)))
-    notes = (
-        (
-            "In which tenth of the draft (0: the first, ...) the first rejection falls, in per cent of the drafts that "
-            "are turned down."
-        ),
+    note = (
+        "In which tenth of the draft (0: the first, ...) the first rejection falls, in per cent of the drafts that "
+        "are turned down."
     )
-    return ReportTable("Where the drafter starts to be overruled", columns, tuple(rows), notes)
+    return Table("Where the drafter starts to be overruled", columns, rows, (note,))
 
 
 def as_share(share: float) -> str:

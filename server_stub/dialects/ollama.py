@@ -28,7 +28,6 @@ from server_stub.wire import Json, WireError, number
 
 VERSION = "0.33.0"
 MAX_LOGPROBS = 20
-NS = 1_000_000_000
 
 
 class Options(Body):
@@ -60,7 +59,7 @@ class _Show(Body):
     model: str = ""
 
 
-def refusal(error: WireError) -> Json:
+def ollama_error(error: WireError) -> Json:
     """Return an error as Ollama has it: one sentence."""
     return {"error": error.message}
 
@@ -186,4 +185,4 @@ def family(served: Served) -> Family:
         ("GET", "/api/tags"): tags,
         ("POST", "/api/show"): show,
     }
-    return Family((Generate(served),), facts, LINES, refusal)
+    return Family((Generate(served),), facts, LINES, ollama_error)

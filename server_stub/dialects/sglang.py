@@ -73,7 +73,7 @@ class _Tokenize(Body):
     add_special_tokens: bool = True
 
 
-def refusal(error: WireError) -> Json:
+def sglang_error(error: WireError) -> Json:
     """Return an error as ``_create_error_response`` shapes it, or ``serve_generate_request`` inside a stream."""
     told: Json = {"message": error.message}
     if error.streamed:
@@ -284,4 +284,4 @@ def family(served: Served) -> Family:
         ("GET", "/get_server_info"): server_info,
         ("GET", "/server_info"): server_info,
     }
-    return Family((Generate(served),), facts, refusal=refusal, unrouted=detail, block_size=served.block_size or 1)
+    return Family((Generate(served),), facts, refusal=sglang_error, unrouted=detail, block_size=served.block_size or 1)

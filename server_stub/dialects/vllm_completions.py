@@ -56,7 +56,7 @@ def check_ids(served: Served, ids: Iterable[int], bias: Mapping[int, float] | No
         raise WireError(400, f"Token id {highest} is out of vocabulary")
 
 
-def usage(charge: Charge, served: Served, *, streamed: bool) -> Json:
+def vllm_usage(charge: Charge, served: Served, *, streamed: bool) -> Json:
     """Return what was charged: whole with every key of the schema, in a stream without those that are null.
 
     Nothing is said of the cache unless ``--enable-prompt-tokens-details`` was given.
@@ -172,7 +172,7 @@ class _Exchange(Exchange):
         [answer] = answers
         told = self._choice(answer, answer.text, answer.steps)
         told |= {"prompt_logprobs": self._prompt_logprobs(answer), "routed_experts": None}
-        used = {"usage": usage(answer.charge, self._served, streamed=False), "system_fingerprint": FINGERPRINT}
+        used = {"usage": vllm_usage(answer.charge, self._served, streamed=False), "system_fingerprint": FINGERPRINT}
         unused = dict.fromkeys(("service_tier", "kv_transfer_params", "ec_transfer_params", "metrics"))
         return self._envelope([told]) | used | unused
 
@@ -184,7 +184,7 @@ class _Exchange(Exchange):
 
     def closing(self, answers: list[Answer]) -> Iterator[Json]:
         if self._asked.tells_usage:
-            told = {"usage": usage(answers[0].charge, self._served, streamed=True)}
+            told = {"usage": vllm_usage(answers[0].charge, self._served, streamed=True)}
             yield self._envelope([]) | told | {"system_fingerprint": FINGERPRINT}
 
     def _envelope(self, choices: list[Json]) -> Json:

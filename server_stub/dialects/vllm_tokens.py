@@ -28,7 +28,7 @@ from server_stub import wire
 from server_stub.ask import NO_TOKEN, Ids, Scoring
 from server_stub.bodies import Body, Sampled, StreamOptions, parse
 from server_stub.completion import Step
-from server_stub.dialects.vllm_completions import check_counts, check_ids, invalid, usage
+from server_stub.dialects.vllm_completions import check_counts, check_ids, invalid, vllm_usage
 from server_stub.exchange import Answer, Exchange
 from server_stub.served import Served
 from server_stub.wire import Json, Killed, WireError, number, refusing
@@ -172,7 +172,7 @@ class _Exchange(Exchange):
             "request_id": f"generate-tokens-{self.request_id}",
             "model": self._served.name,
             "created": int(time.time()),
-            "usage": usage(answer.charge, self._served, streamed=False),
+            "usage": vllm_usage(answer.charge, self._served, streamed=False),
             "prompt_logprobs": self._prompt_logprobs(answer),
             "prompt_token_id_logprobs": self._candidates(answer),
             "prompt_token_ids": list(answer.ask.ids) if self._asked.return_token_ids else None,
@@ -198,7 +198,7 @@ class _Exchange(Exchange):
     def closing(self, answers: list[Answer]) -> Iterator[Json]:
         if self._asked.stream_options and self._asked.stream_options.include_usage:
             told = {"request_id": f"generate-tokens-{self.request_id}", "output_mode": "tokens", "choices": []}
-            yield told | {"usage": usage(answers[0].charge, self._served, streamed=True)}
+            yield told | {"usage": vllm_usage(answers[0].charge, self._served, streamed=True)}
 
     def _choice(self, answer: Answer, steps: list[Step]) -> Json:
         version = {"version": "default", "start": 0, "end": len(answer.steps)}

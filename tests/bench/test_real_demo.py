@@ -15,12 +15,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hybrid.cli import app
-from hybrid.cli.demo import page, real, report, tables
+from hybrid.cli.demo import real
 from hybrid.errors import UsageError
 from hybrid.lab import real_demo as room
 from hybrid.lab.arms import Trial
 from hybrid.lab.real_demo import ARMS, RealComparison, pick_questions
 from hybrid.record.answer import Token
+from hybrid.report import Table, Tokens, html, terminal
 from hybrid.tasks.assistant import KINDS, QUESTIONS
 
 LOCAL, CHECKED = Token(1, "a", "local", "unchecked"), Token(2, "b", "local", "accepted")
@@ -87,30 +88,31 @@ def test_the_figures_are_over_tokens_and_over_the_clouds_own_bill(found):
 
 
 def test_a_row_has_a_figure_for_each_column(found):
-    shown = real.demonstration(found)
+    (shown,) = [block for block in real.demonstration(found) if isinstance(block, Table)]
     assert [row[0] for row in shown.rows] == [arm.name for arm in ARMS]
     assert all(len(row) == len(shown.columns) for row in shown.rows)
     assert {name: figures for name, *figures in shown.rows}["kl"] == ["33.3 %", "2", "0.000000", "1.50", "0.938"]
 
 
 def test_every_answer_of_every_arm_is_shown_with_its_verdict(found):
-    shown = real.demonstration(found)
-    assert [question.heading for question in shown.examples] == [f"{q.kind}: {q.text}" for q in found.questions]
-    for number, question in each_of(enumerate(shown.examples)):
-        assert [each.heading for each in question.answers] == [arm.name for arm in ARMS]
-        assert [each.answer for each in question.answers] == [t.answers[number] for t in found.trials.values()]
-    assert [each.verdict for each in shown.examples[0].answers] == ["wrong", "right", "wrong", "right"]
-    assert {each.verdict for each in shown.examples[1].answers} == {""}
+    shown = [block for block in real.demonstration(found) if isinstance(block, Tokens)]
+    assert [question.heading for question in shown] == [f"{q.kind}: {q.text}" for q in found.questions]
+    for number, question in each_of(enumerate(shown)):
+        assert [each.name for each in question.answers] == [arm.name for arm in ARMS]
+        written = [[text for text, _, _ in each.tokens] for each in question.answers]
+        assert written == [[token.text for token in t.answers[number].tokens] for t in found.trials.values()]
+    assert [each.verdict for each in shown[0].answers] == ["wrong", "right", "wrong", "right"]
+    assert {each.verdict for each in shown[1].answers} == {""}
 
 
 def test_a_terminal_of_80_columns_shows_every_figure(found):
     console = Console(file=StringIO(), width=80)
-    console.print(tables.demonstration(real.demonstration(found), colours=False))
+    console.print(terminal.layout(real.demonstration(found), colours=False))
     text = console.file.getvalue()
     assert "…" not in text
     assert "Apache-2.0" in " ".join(text.split())
     assert "b[ c]b[ c]b[ c]b[ c]b[ c]b" in text
-    assert text.count("excess loss 2 nats, above 0.5 (1 token by the cloud)") == 1 + report.MOST_HANDOFFS
+    assert text.count("excess loss 2 nats, above 0.5 (1 token by the cloud)") == 1 + terminal.MOST_NOTES
     assert "and 2 more" in text
     assert "opens the text" not in text
 
@@ -129,7 +131,7 @@ class Hovers(HTMLParser):
 
 
 def test_the_page_tells_each_tokens_excess_loss_and_no_handoff_is_left_out(found):
-    text = page.page(real.demonstration(found))
+    text = html.page("hybrid demo", real.demonstration(found))
     hovers = Hovers(text).found
     assert len(hovers) == sum(len(a.tokens) for t in found.trials.values() for a in t.answers)
     nats = [f"{x:.2f} nats less likely than the reference" for x in (0.5, 0.25, 1.0, 0.0)]

@@ -92,7 +92,7 @@ def test_an_explainer_tells_each_plan_that_was_weighed():
     explainer = Explainer()
     assert explainer.lines()[0].startswith("nothing was weighed")
     for plan in (PLANNER.plan(DRAFT, final=True), PLANNER.plan(DRAFT, final=True, spans=True)):
-        explainer.hear(Planned.of(3, plan))
+        explainer.observe(Planned.of(3, plan))
     assert len(explainer.to_json()) == 1
     assert explainer.lines()[0].startswith("draft of tokens 3 to 12")
 

@@ -6,11 +6,13 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+from cases import each_of
 
 from hybrid.cli.demo import report
-from hybrid.cli.demo.page import STYLE, page
 from hybrid.lab.demo import HYBRIDS
 from hybrid.record.answer import Token
+from hybrid.report import LEGEND, Axis, Chart, Heading, Table, Text, bar_chart
+from hybrid.report.html import STYLE, page
 from hybrid.types import Divergence
 
 NASTY = '<script>alert("1")</script>&amp; \x1b[2J\x00\u202e é 中 \N{FULL BLOCK}'
@@ -56,7 +58,7 @@ def shown(compared, answer):
         Token(4, " 4", "cloud", "written"),
     )
     found = compared(RIGHT, answers={arm.name: (answer(*tokens),) * 10 for arm in HYBRIDS})
-    return Reader(page(report.demonstration(found)))
+    return Reader(page("hybrid demo", report.demonstration(found)))
 
 
 def test_every_token_of_every_hybrid_answer_is_there_in_order(shown):
@@ -96,19 +98,52 @@ def test_all_answers_are_collapsed_and_the_figures_are_not(shown):
     text = " ".join(shown.text)
     for words in (
         "9 of 10",
-        "RPI of doubt (95 % interval): 0.90 (0.70 to 1.00)",
+        "RPI of doubt (95 % interval) 0.90 (0.70 to 1.00)",
         report.about_settings(),
-        *report.LEGEND.values(),
+        *LEGEND.values(),
     ):
         assert words in text
 
 
 def test_a_failing_cloud_is_told_before_anything_else(compared, answer):
     failed = answer(Token(1, "x", "local", "unchecked"), degraded="gone & <b>lost</b>")
-    text = page(report.demonstration(compared(RIGHT, answers={"kl": (failed,) * 10})))
-    assert 'role="alert"' not in page(report.demonstration(compared(RIGHT)))
+    text = page("hybrid demo", report.demonstration(compared(RIGHT, answers={"kl": (failed,) * 10})))
+    assert 'role="alert"' not in page("hybrid demo", report.demonstration(compared(RIGHT)))
     assert 0 < text.index('role="alert"') < text.index("<article>")
     assert "gone &amp; &lt;b&gt;lost&lt;/b&gt;" in text
+
+
+def test_nothing_of_a_block_becomes_markup_whatever_it_is():
+    """Names come from users, files and endpoints; answers' tokens have a test of their own above."""
+    ticks = [(0.5, NASTY)]
+    blocks = [
+        Heading(NASTY),
+        Text(NASTY, "strong"),
+        Table(NASTY, ("", NASTY), ((NASTY, NASTY),), (NASTY,)),
+        Chart(NASTY, Axis(NASTY, 0, 1, ticks), Axis(NASTY, 0, 1, ticks), [(NASTY, [(0, 1)])], [(NASTY, (1, 0))]),
+        bar_chart(NASTY, NASTY, [(NASTY, 0.5)]),
+    ]
+    visible = NASTY.replace("\x1b", "\\x1b").replace("\x00", "\\x00").replace("\u202e", "\\u202e")
+    for block, num in each_of(zip(blocks, (1, 1, 5, 7, 3), strict=True)):
+        read = Reader(page(NASTY, [block]))
+        assert "script" not in read.tags
+        found = [*(text.strip() for text in read.text), *(value for _, value in read.attributes)]
+        assert found.count(visible) == 1 + num, "the title's, and every value of the block"
+
+
+def test_a_chart_stays_inside_its_frame_and_says_what_it_shows():
+    """What is beyond an axis stands at its end."""
+    up, across = Axis("up", 0.0, 1.0), Axis("across", 0.0, 1.0, ((0.0, "none"), (1.0, "all")))
+    far = [(-3.0, -3.0), (0.5, 0.5), (9.0, 9.0)]
+    text = page(
+        "", [Chart("told", across, up, [("line", far)], [("dot", far[2])]), bar_chart("bars", "", [("a", 0.2)])]
+    )
+    assert re.findall(r'aria-label="(\w+)"', text) == ["told", "bars"]
+    assert 'points="56.0,256.0 244.0,141.0 432.0,26.0"' in text
+    assert text.count('viewBox="0 0 640 300"') == 2
+    for x, y in each_of(re.findall(r'x="([\d.-]+)" c?y="([\d.-]+)"(?! text-anchor="middle" tr)', text)):
+        assert 0 <= float(x) <= 640
+        assert 0 <= float(y) <= 300
 
 
 def test_who_wrote_a_token_is_told_by_more_than_colour():

@@ -18,7 +18,7 @@ from hybrid.cli import app
 from hybrid.cloud.probe_result import ProbeCache, ProbeResult
 from hybrid.engine.llama import Weights
 from hybrid.pairs.profile import JudgedTokens, pair_record, seen_of_pair
-from hybrid.run.deferral import PairSource
+from hybrid.run.deferral import PlannerFactory
 from hybrid.settings.sources import cache_file
 from hybrid.types import Message
 
@@ -190,13 +190,13 @@ def test_a_quote_and_the_answer_price_a_question_alike(stub_with, own, monkeypat
     """A cache that is told in one and not in the other would be two bills."""
     import hybrid
 
-    bound, bind = [], PairSource.bind
+    bound, bind = [], PlannerFactory.bind
 
     async def noted(source, asked):
         bound.append((await bind(source, asked)).planner.prices)
         return await bind(source, asked)
 
-    monkeypatch.setattr(PairSource, "bind", noted)
+    monkeypatch.setattr(PlannerFactory, "bind", noted)
     url = stub_with(*flags)
     named = {} if dialect is None else {"dialect": dialect}
     with hybrid.open(cloud=url, local="small", price="1/0.1/4", max_tokens=4, policy="route", **named) as client:

@@ -13,6 +13,7 @@ from hybrid.cli.show import provenance
 from hybrid.lab import calibration
 from hybrid.lab.demo import ARMS, DOUBT, KL
 from hybrid.record.answer import Token
+from hybrid.report import LEGEND
 from hybrid.types import Divergence
 
 HERE, THERE = Token(1, "a", "local", "unchecked"), Token(2, "b", "cloud", "written", why="doubt")
@@ -116,7 +117,7 @@ def test_a_calibration_says_whether_the_demonstration_has_its_choice(compared):
 )
 def test_who_wrote_a_token_is_one_of_the_legends_three(token, key):
     assert provenance(token.source, token.how) == key
-    assert key in report.LEGEND
+    assert key in LEGEND
 
 
 def test_a_hover_text_tells_source_how_interval_and_why():

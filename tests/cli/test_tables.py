@@ -10,10 +10,11 @@ import pytest
 from cases import each_of
 from rich.console import Console
 
-from hybrid.cli.demo import report, tables
+from hybrid.cli.demo import report
 from hybrid.lab import calibration
 from hybrid.lab.demo import HYBRIDS
 from hybrid.record.answer import Token
+from hybrid.report import Table, terminal
 
 RIGHT = {"small": "0" * 10, "kl": "1" * 10, "doubt": "1" * 9 + "0", "large": "1" * 10}
 TOKENS = (
@@ -32,12 +33,12 @@ def shown(compared, answer):
 
 def drawn(shown, **kind):
     console = Console(file=StringIO(), **{"width": 100} | kind)
-    console.print(shown)
+    console.print(shown, crop=False)
     return console.file.getvalue()
 
 
 def test_without_colours_the_clouds_words_stand_in_brackets(shown):
-    text = drawn(tables.demonstration(shown, colours=False))
+    text = drawn(terminal.layout(shown, colours=False))
     assert "checked[ by\\x1b[2J cloud] [red]here[&<end>]" in text
     assert "[written by the cloud], all else here" in text
     assert "KL [bold]too[/bold] high (2 tokens by the cloud)" in text
@@ -45,9 +46,7 @@ def test_without_colours_the_clouds_words_stand_in_brackets(shown):
 
 
 def test_with_colours_each_token_has_the_style_of_who_wrote_it(shown):
-    text = drawn(
-        tables.demonstration(shown, colours=True), force_terminal=True, color_system="standard", no_color=False
-    )
+    text = drawn(terminal.layout(shown, colours=True), force_terminal=True, color_system="standard", no_color=False)
     assert (
         "\x1b[32mchecked\x1b[0m\x1b[1;35m by\\x1b[2J\x1b[0m\x1b[1;35m cloud\x1b[0m [red]here\x1b[1;35m&<end>\x1b[0m"
         in text
@@ -55,8 +54,8 @@ def test_with_colours_each_token_has_the_style_of_who_wrote_it(shown):
 
 
 def test_the_answers_come_first_and_the_figures_after_them(shown):
-    text = drawn(tables.demonstration(shown, colours=False))
-    assert "…" not in drawn(tables.demonstration(shown, colours=False), width=80)
+    text = drawn(terminal.layout(shown, colours=False))
+    assert "…" not in drawn(terminal.layout(shown, colours=False), width=80)
     order = [text.index(words) for words in ("What is 0?", "What is 4?", "correct", "RPI of kl", "Prices", "Settings")]
     assert order == sorted(order)
     assert "9 of 10" in text
@@ -66,7 +65,7 @@ def test_the_answers_come_first_and_the_figures_after_them(shown):
 def test_a_failing_cloud_is_told_first_and_last(compared, answer):
     failed = answer(Token(1, "x", "local", "unchecked"), degraded="gone [red]")
     found = compared(RIGHT, answers={"kl": (failed,) * 10})
-    text = drawn(tables.demonstration(report.demonstration(found), colours=False))
+    text = drawn(terminal.layout(report.demonstration(found), colours=False))
     assert text.startswith("THE CLOUD FAILED in 10 answers (10 by kl)")
     assert text.count("THE CLOUD FAILED") == 2
     assert "gone [red]" in text
@@ -74,7 +73,8 @@ def test_a_failing_cloud_is_told_first_and_last(compared, answer):
 
 def test_a_calibration_has_a_row_for_each_arm_and_marks_its_choices(compared):
     right = {arm.name: "0" * 120 for arm in calibration.ARMS} | dict.fromkeys(("large", "kl 0.5/128/48"), "1" * 120)
-    lines = drawn(tables.calibration(compared(right, calibration.ARMS, split="calibration")), width=80).splitlines()
+    found = report.calibration(compared(right, calibration.ARMS, split="calibration"))
+    lines = drawn(terminal.layout(found, colours=False), width=80).splitlines()
     assert "…" not in "".join(lines), "80 columns are enough"
     for arm in each_of(calibration.ARMS):
         assert sum(line.strip().startswith(f"{arm.name} ") for line in lines) == 1
@@ -85,8 +85,26 @@ def test_a_calibration_has_a_row_for_each_arm_and_marks_its_choices(compared):
     assert "THE DEMONSTRATION HAS OTHERS" in " ".join(lines)
 
 
+def test_a_table_is_shown_as_it_is_and_no_figure_is_cut_off_on_a_narrow_terminal():
+    """A name in brackets is no markup of rich's."""
+    table = Table("a [b]heading[/b]", ("", "column [i]"), (("[red]name", "1234567890" * 5),), ("a [u]note",))
+    text = drawn(terminal.layout([table], colours=False), width=20)
+    for words in ("a [b]heading[/b]", "column [i]", "[red]name", "a [u]note"):
+        assert words in text
+    assert "1234567890" * 5 in text.replace("\n", "")
+
+
+def test_a_column_of_words_wraps_so_that_the_figures_beside_it_stand_on_one_line():
+    table = Table("", ("", "num", "said"), [("a name", "1234567", "some words that are long")], words=("said",))
+    lines = drawn(terminal.layout([table], colours=False), width=30).splitlines()
+    (line,) = [line for line in lines if "1234567" in line]
+    assert "a name" in line
+    assert max(map(len, lines)) == 30
+    assert " ".join("".join(line[20:] for line in lines[3:]).split()) == "some words that are long"
+
+
 def test_a_picture_is_sound_and_names_no_other_host(shown):
-    svg = tables.picture(tables.demonstration(shown, colours=True))
+    svg = terminal.picture("hybrid demo", shown)
     ET.fromstring(svg)
     assert set(re.findall(r"\w+://[^\"')\s]+", svg)) == {"http://www.w3.org/2000/svg"}, "the format's own name"
     assert set(re.findall(r"url\((.)", svg)) == {"#"}
@@ -94,11 +112,10 @@ def test_a_picture_is_sound_and_names_no_other_host(shown):
 
 
 def test_a_picture_has_its_colours_wherever_it_is_made(shown, monkeypatch):
-    drawing = tables.demonstration(shown, colours=True)
-    expected = tables.picture(drawing)
+    expected = terminal.picture("hybrid demo", shown)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("COLUMNS", "30")
-    assert tables.picture(drawing) == expected
+    assert terminal.picture("hybrid demo", shown) == expected
     assert "#4fcfa4" in expected
     assert "#f490cb" in expected

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_trees import LAYER, MAIN, VARIABLES, Home, write
+from model_trees import LAYER, MAIN, VARIABLES, Home, stores_with_service, write
 
 from hybrid.engine import model_folders
 from hybrid.engine.model_folders import find_model, models_on_disk
@@ -152,7 +152,7 @@ def test_no_name_and_no_tree_lead_outside(names, tree, tag):
         patched.setenv("HOME", str(folder / "home"))
         for name in VARIABLES:
             patched.delenv(name, raising=False)
-        patched.setattr(model_folders, "OLLAMA_SERVICE", str(folder / "service"))
+        patched.setattr(model_folders, "STORES", stores_with_service(folder / "service"))
         patched.chdir(folder)
         home, outside = Home(folder / "home"), folder / "outside"
         for name in ("m.gguf", "latest", "m-Q8_0.gguf", "a/m.gguf"):

@@ -12,8 +12,7 @@ import pytest
 from cases import each
 from model_trees import LAYER, MAIN, MODEL, OTHER, Home, write
 
-from hybrid.cli.model_list import disk_lines
-from hybrid.engine import folder_layouts, model_folders
+from hybrid.cli.models import disk_lines
 from hybrid.engine.model_folders import find_model, models_on_disk, parse_name
 from hybrid.engine.real_models import check_model_name, model_file
 from hybrid.errors import EngineError, UsageError
@@ -183,14 +182,14 @@ def test_what_can_be_no_name_is_a_path(home, path):
     assert find_model(path) == Path(path)
 
 
-def test_a_name_that_no_model_has_is_refused_by_the_folders_and_the_names_near_it(home):
+def test_a_name_that_no_model_has_is_refused_by_the_folders_and_the_names_near_it(home, tmp_path):
     home.pull("registry.ollama.ai/library/qwen2.5/7b")
     home.download("Qwen/Q-GGUF", "m-Q8_0.gguf")
     home.lm_studio.mkdir(parents=True)
     said = refusal("qwen2.5:1.5b", UsageError)
     assert said == (
         f"there is no model qwen2.5:1.5b: no such file, and none of this name in {home.ollama} (Ollama), "
-        f"{model_folders.OLLAMA_SERVICE} (Ollama, not there), {home.hub} (Hugging Face), {home.lm_studio} (LM Studio), "
+        f"{tmp_path / 'service'} (Ollama, not there), {home.hub} (Hugging Face), {home.lm_studio} (LM Studio), "
         f"{home.path / '.cache/lm-studio/models'} (LM Studio, not there), {home.flat} (llama.cpp, not there); "
         "there is qwen2.5:7b"
     )
@@ -202,7 +201,7 @@ def test_a_name_that_no_model_has_is_refused_by_the_folders_and_the_names_near_i
 
 
 def test_without_a_home_a_name_is_refused_in_a_sentence(home, monkeypatch):
-    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     assert "there is no model qwen" in refusal("qwen", UsageError)
     assert models_on_disk() == ()
 
@@ -277,7 +276,7 @@ DAMAGED = {
     "layers that are texts": ({"layers": ["x"]}, "is damaged"),
     "a layer without digest": ({"layers": [{"mediaType": MODEL}]}, "is damaged"),
     "nested beyond reason": (b'{"layers":' + b"[" * 200_000, "is damaged"),
-    "longer than any": (b" " * (folder_layouts._MOST_MANIFEST_BYTES + 1), "is damaged: it is longer than"),
+    "longer than any": (b" " * (2**22 + 1), "is damaged: it is longer than"),
     "a digest in capitals": ({"layers": [LAYER | {"digest": "sha256:" + "A" * 64}]}, "digest of its weights is none"),
     "a digest that climbs": ({"layers": [LAYER | {"digest": "sha256:../../../secret"}]}, "digest of its weights"),
     "a digest with more behind": ({"layers": [LAYER | {"digest": "sha256:" + "1" * 64 + "\n"}]}, "digest of its"),

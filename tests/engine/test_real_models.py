@@ -35,7 +35,7 @@ SETUP = f"""
 import os, sys
 from hybrid.engine import real_models as room
 room.SHA256 = "{room.sha256_of(SMALL)}"
-room._BY_NAME = {{"real": room.RealModel("real"), "real:d2": room.RealModel("real:d2", left_out=(1,))}}
+room.VARIANTS = (room.RealModel("real"), room.RealModel("real:d2", left_out=(1,)))
 """
 
 
@@ -50,8 +50,7 @@ def package(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(folder.parent)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(room, "SHA256", room.sha256_of(SMALL))
-    monkeypatch.setattr(room, "_MODELS", TINY)
-    monkeypatch.setattr(room, "_BY_NAME", {model.name: model for model in TINY})
+    monkeypatch.setattr(room, "VARIANTS", TINY)
     return folder / room.FILE
 
 
@@ -83,7 +82,7 @@ def cached(package):
 
 
 def test_every_name_that_is_listed_is_a_models_and_every_other_a_files():
-    assert [model.name for model in room.variants()] == [*REAL]
+    assert [model.name for model in room.VARIANTS] == [*REAL]
     assert {*NAMED} == {*REAL, *BUNDLED}
     for name in each_of(BUNDLED):
         assert model_file(name) == model_file(Path(name)) == MODELS / f"{name}.gguf"
@@ -111,7 +110,7 @@ def test_without_the_package_a_sentence_says_how_to_get_it(name, monkeypatch):
     for found in (model_file, room.check_installed):
         with pytest.raises(UsageError, match=says):
             found(name)
-    assert room.existing_file(room.variants()[0]) is None
+    assert room.existing_file(room.VARIANTS[0]) is None
 
 
 def test_a_package_without_its_file_is_none(package):
@@ -364,7 +363,7 @@ def test_the_real_models_share_a_vocabulary_and_differ_where_they_should(real_mo
 
 @pytest.mark.slow
 def test_every_real_model_is_the_same_with_any_number_of_threads(real_model, tmp_path):
-    for model in each_of(room.variants()[1:]):
+    for model in each_of(room.VARIANTS[1:]):
         for threads in (1, 3):
             room.quantise(model, real_model("real"), tmp_path / f"{threads}", threads)
         one, three = (np.memmap(tmp_path / f"{threads}", np.uint8, "r") for threads in (1, 3))

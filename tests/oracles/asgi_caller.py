@@ -7,8 +7,8 @@ import json
 from dataclasses import dataclass, field
 
 from hybrid.serve.app import make_app
+from hybrid.serve.app_state import AppState, ServeOptions
 from hybrid.serve.monitor import Monitor
-from hybrid.serve.served import Served, ServeOptions
 
 JSON = [(b"host", b"127.0.0.1:8088"), (b"content-type", b"application/json")]
 
@@ -56,7 +56,7 @@ class Endpoint:
     def __init__(self, house, options: ServeOptions):
         self.house = house
         self.monitor = Monitor(options)
-        self.app = make_app(Served(Opened(house.client), options, self.monitor))
+        self.app = make_app(AppState(Opened(house.client), options, self.monitor))
 
     async def ask(self, path, body=None, *, method="POST", headers=JSON, leave=None, parts=None, gone=None):
         """Ask and hear. ``leave``: of what was heard, whether to go. ``parts``: the body as it comes; None: no more."""

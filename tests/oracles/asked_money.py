@@ -19,7 +19,7 @@ from chat_kinds import Served
 from counting_chat import CountingChat
 
 import hybrid
-from hybrid.serve.served import ServeOptions
+from hybrid.serve.app_state import ServeOptions
 from hybrid.spend.durable import FileLedger, LedgerAdmin
 
 PRICE = "1/0.1/4"

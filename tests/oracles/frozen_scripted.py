@@ -29,8 +29,8 @@ from hybrid.cli import app
 from hybrid.errors import Unreachable
 from hybrid.policy import PRESETS
 from hybrid.record.recorded_events import RecordedAnswer
-from hybrid.serve.reducer import AskedAnswer, Follower, MonitorState
-from hybrid.serve.served import ServeOptions
+from hybrid.serve.app_state import ServeOptions
+from hybrid.serve.reducer import AnswerMetadata, MonitorState, Subscriber
 from hybrid.spend import STORED_CAP_LEVELS, Denial, MaxCost, MemoryLedger, Price, Settlement, SpendScope
 from hybrid.spend import bill as bill_of
 from hybrid.spend.durable import FileLedger, LedgerAdmin
@@ -216,9 +216,9 @@ def states(trace: str, *, shows: bool) -> str:
         path = Path(folder) / "trace.jsonl"
         path.write_text(trace, encoding="utf-8")
         recorded, state = RecordedAnswer.read(path), MonitorState(shows_texts=shows)
-        follower, log, lines = Follower(state), state.begin(AskedAnswer("one", "hybrid", 1.0, recorded.prompt)), []
+        follower, log, lines = Subscriber(state), state.begin(AnswerMetadata("one", "hybrid", 1.0, recorded.prompt)), []
         for event in recorded.events():
-            state.hear(log, event)
+            state.observe(log, event)
             lines.append(json.dumps(follower.news()))
         state.end(log)
         return masked("\n".join([*lines, json.dumps(follower.news())]))

@@ -12,6 +12,8 @@ import gguf
 import numpy as np
 from gguf_mutants import Gguf
 
+from hybrid.engine.model_folders import STORES
+
 MODEL = "application/vnd.ollama.image.model"
 LAYER = {"mediaType": MODEL, "digest": "sha256:" + "1" * 64}
 MAIN, OTHER = "a" * 40, "b" * 40
@@ -67,6 +69,12 @@ class Home:
             if not link.is_symlink():
                 link.symlink_to(os.path.relpath(blob, link.parent))
         return folder / "snapshots" / commit
+
+
+def stores_with_service(service):
+    """Return the table of the programs' folders, with that of Ollama's own service elsewhere."""
+    first, *others = STORES
+    return (first._replace(places=(*first.places[:-1], str(service))), *others)
 
 
 def write(path: Path, content=b"GGUF") -> Path:

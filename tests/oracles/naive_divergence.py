@@ -71,6 +71,15 @@ def naive_kl(target, draft):
     return math.fsum(total)
 
 
+def naive_coarse(row, draft):
+    """Return the KL of what a list shows and of one bucket for the rest."""
+    known = [i for i in row.ids if i < draft.num_tokens]
+    shown = [draft.probs[i] if i in known else 0.0 for i in row.ids]
+    rest = np.delete(draft.probs, known).sum()
+    tail = row.tail if row.tail > 1e-6 or rest > 0 else 0.0  # rounding is no mass
+    return naive_kl([*row.probs, tail], [*shown, rest])
+
+
 def naive_reverse(target, draft):
     return naive_kl(draft, target)
 

@@ -159,9 +159,9 @@ def test_what_was_not_chosen_stays_the_policys_own():
     changes = {"gate": ("never", NEVER), "judge": ("block", BlockVerification(TargetSampler(GREEDY)))}
     for field, (chosen, value) in (changes | {"bonus": (False, False)}).items():
         assert built("bild", **{field: chosen}) == replace(own, **{field: value})
-    assert built("bild", scope=2) == replace(own, judged_tokens=2)
+    assert built("bild", scope=2) == replace(own, scope=2)
     assert "judges the row after a span alone" in refused("bild", scope=0)
-    assert built("kl", scope=0).judged_tokens == 0
+    assert built("kl", scope=0).scope == 0
 
 
 # ---- refused -------------------------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ class Played:
                     local = self.drafter.rows(at, (token,), lambda: False)
                     span = (replace(span[0], draft_row=local[0]),)
                 if not request.ban:
-                    self.drafter.hear(at, span)
+                    self.drafter.observe(at, span)
                     self.said.append((at, known or token))
                 return Wrote(span, ended=True)
             case Emit(tokens):
@@ -108,7 +108,7 @@ class Played:
         known = [*beside, *(pending.draft_row for pending in request.span[len(beside) :])]
         self.said += [(request.at + text[:i], rows[i]) for i in range(min(len(text), num))]
         heard = zip(request.span, rows, known, strict=False)
-        self.drafter.hear(
+        self.drafter.observe(
             request.at, tuple(replace(token, target_row=row, draft_row=local) for token, row, local in heard)
         )
         if self.wrong:

@@ -366,7 +366,7 @@ def test_a_gate_that_never_lets_a_token_be_drawn_still_lets_every_answer_end(toy
 
 
 def test_scope_checks_only_the_trailing_tokens_and_shows_the_others_at_once(toys):
-    policy = Policy("tail", 4, ALWAYS, DivergenceThreshold(math.inf), judged_tokens=1)
+    policy = Policy("tail", 4, ALWAYS, DivergenceThreshold(math.inf), scope=1)
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
     shown, log = toys.play(policy, small, large, None, 8, k=5, end=-1)
     assert [len(request.span) for request in log if isinstance(request, Check)] == [1, 1]

@@ -16,7 +16,6 @@ from naive_divergence import (
     large_pairs,
     law,
     least_likely_first,
-    naive_kl,
     naive_overlap,
     pairs,
     poured,
@@ -26,9 +25,6 @@ from naive_divergence import (
 from hybrid.prob import (
     TopK,
     acceptance,
-    kl,
-    kl_divergence,
-    kl_renormalised_on_shared_support,
     total_variation,
 )
 
@@ -92,48 +88,7 @@ def test_the_side_that_is_known_in_full_is_the_second():
     assert swapped.upper == pytest.approx(0.3 + 0.3 + 0.05 + 0.05)
 
 
-@given(pairs())
-def test_the_renormalised_number_is_zero_at_one_token_shown(pair):
-    """Whatever the two distributions are: so it says nothing at k = 1, where the estimate still says something."""
-    target, draft = pair
-    assert kl_renormalised_on_shared_support(TopK.from_dense(target, 1), draft) == pytest.approx(0.0, abs=1e-12)
-
-
-@given(pairs())
-def test_the_renormalised_number_is_the_divergence_of_the_renormalised_lists(pair):
-    target, draft = pair
-    for row in each_of(rows(target)):
-        of_target, of_draft = row.probs / row.probs.sum(), draft.probs[row.ids] / draft.probs[row.ids].sum()
-        naive = naive_kl(of_target, of_draft)
-        assert kl_renormalised_on_shared_support(row, draft) == pytest.approx(naive, abs=SLACK)
-
-
-def test_the_renormalised_number_can_be_far_below_the_true_divergence():
-    """Two lists in the same proportions, and everything that differs is out of sight."""
-    target, draft = law([0.5, 0.25, 0.25]), law([0.02, 0.01, 0.97])
-    row = TopK.from_dense(target, 2)
-    assert kl_renormalised_on_shared_support(row, draft) == pytest.approx(0.0, abs=1e-12)
-    assert kl(target, draft) > 2.0
-    assert kl_divergence(row, draft).lower > 2.0
-
-
-def test_the_renormalised_number_can_be_far_above_the_true_divergence():
-    """A difference among the few that are shown, magnified by leaving out the many on which both agree."""
-    target, draft = law([0.06, 0.055, *[0.885 / 40] * 40]), law([0.1149, 0.0001, *[0.885 / 40] * 40])
-    row = TopK.from_dense(target, 2)
-    assert kl_renormalised_on_shared_support(row, draft) > kl(target, draft) + 1.0
-    assert inside(kl(target, draft), kl_divergence(row, draft))
-
-
-def test_the_renormalised_number_has_a_direction():
-    target, draft = law([0.6, 0.3, 0.1]), law([0.45, 0.05, 0.5])
-    naive = naive_kl([2 / 3, 1 / 3], [9 / 10, 1 / 10])
-    assert kl_renormalised_on_shared_support(TopK.from_dense(target, 2), draft) == pytest.approx(naive)
-    assert abs(naive - naive_kl([9 / 10, 1 / 10], [2 / 3, 1 / 3])) > 1e-3
-
-
-def test_a_list_that_shares_nothing_with_the_draft_has_no_renormalised_number():
+def test_of_a_list_that_shares_nothing_with_the_draft_nothing_is_kept():
     row = TopK.from_lists({8: math.log(0.5), 9: math.log(0.5)})
-    assert kl_renormalised_on_shared_support(row, law([0.5, 0.5])) == math.inf
     assert acceptance(row, law([0.5, 0.5])).upper == 0.0
     assert total_variation(row, law([0.5, 0.5])).lower == 1.0

@@ -7,9 +7,10 @@ import pytest
 from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
+from naive_divergence import naive_coarse
 
-from hybrid.prob import Dense, TopK, kl_coarse
-from hybrid.prob.terms import kl_in_boxes
+from hybrid.prob import Dense, TopK
+from hybrid.prob.terms import fill_to_mass, kl_in_boxes
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -73,7 +74,7 @@ def test_masses_of_a_list_and_a_bucket_for_the_rest_are_the_coarse_estimate():
     told = TopK.from_dense(p, 2)
     masses = np.array([0.5, 0.3, 0.2])
     found = kl_in_boxes(masses, masses, np.array([0.1, 0.2, 0.7]))
-    assert found.lower == pytest.approx(kl_coarse(told, q), abs=1e-12)
+    assert found.lower == pytest.approx(naive_coarse(told, q), abs=1e-12)
 
 
 def test_a_draft_within_reach_of_every_box_is_no_distance_away():
@@ -97,3 +98,18 @@ def test_what_the_draft_excludes_and_the_target_may_have_is_infinite_at_the_uppe
     found = kl_in_boxes(np.array([0.0, 0.6]), np.array([0.4, 1.0]), np.array([0.0, 1.0]))
     assert found.lower == pytest.approx(0.0, abs=1e-9)
     assert found.upper == np.inf
+
+
+BOUNDED = st.lists(st.tuples(st.floats(-30, 0), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=8)
+
+
+@given(BOUNDED, st.floats(0.0, 1.0))
+def test_what_is_poured_keeps_its_bounds_and_reaches_the_mass(tokens, share):
+    log_shape, some, others = np.array(tokens).T
+    low, high = np.minimum(some, others), np.maximum(some, others)
+    mass = low.sum() + share * (high.sum() - low.sum())
+    with np.errstate(divide="ignore"):
+        poured = np.exp(fill_to_mass(log_shape, np.log(low), np.log(high), mass))
+    assert (poured >= low - 1e-12).all()
+    assert (poured <= high + 1e-12).all()
+    assert poured.sum() == pytest.approx(mass, abs=1e-9)

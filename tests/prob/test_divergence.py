@@ -26,6 +26,7 @@ from naive_divergence import (
     large_pairs,
     law,
     least_likely_first,
+    naive_coarse,
     naive_kl,
     naive_overlap,
     pairs,
@@ -38,9 +39,7 @@ from hybrid.prob import (
     TopK,
     acceptance,
     kl,
-    kl_coarse,
     kl_divergence,
-    kl_renormalised_on_shared_support,
 )
 
 
@@ -60,7 +59,7 @@ def test_the_interval_contains_the_true_value(pair):
         found = kl_divergence(row, draft)
         assert inside(truth, found)
         assert -SLACK <= found.estimate <= found.lower <= found.upper
-        assert found.estimate == pytest.approx(kl_coarse(row, draft), abs=1e-12)
+        assert found.estimate == pytest.approx(naive_coarse(row, draft), abs=1e-9)
 
 
 @given(large_pairs())
@@ -165,7 +164,7 @@ def test_estimate_bound_and_truth_agree_where_the_tails_have_one_shape(pair):
         target = law(draft.probs * odds)
         row = TopK.from_lists({i: float(target.logprobs[i]) for i in shown})
         truth = naive_kl(target.probs, draft.probs)
-        assert kl_coarse(row, draft) == pytest.approx(truth, abs=SLACK)
+        assert kl_divergence(row, draft).estimate == pytest.approx(truth, abs=SLACK)
 
 
 @given(pairs())
@@ -228,8 +227,6 @@ def test_a_token_the_draft_has_not_got_makes_the_divergence_infinite():
     row, draft = TopK.from_lists({0: math.log(0.5), 7: math.log(0.3)}), law([0.5, 0.3, 0.2])
     found = kl_divergence(row, draft)
     assert (found.estimate, found.lower, found.upper) == (math.inf, math.inf, math.inf)
-    assert kl_coarse(row, draft) == math.inf
-    assert kl_renormalised_on_shared_support(row, draft) == math.inf
     kept = acceptance(row, draft)  # 0.5 in common, the 0.3 never, the tail of 0.2 on token 1 or 2
     assert (kept.lower, kept.upper) == pytest.approx((0.7, 0.7))
 
@@ -237,9 +234,8 @@ def test_a_token_the_draft_has_not_got_makes_the_divergence_infinite():
 def test_a_foreign_token_of_no_weight_is_no_reason_for_alarm():
     """A log-probability of -800 is a probability of 0 in a double; 0 times infinity is not a number."""
     row = TopK.from_lists({0: math.log(0.5), 1: math.log(0.5), 7: -800.0})
-    assert kl_divergence(row, law([0.5, 0.5])).lower == 0.0
-    assert kl_coarse(row, law([0.5, 0.5])) == 0.0
-    assert kl_renormalised_on_shared_support(row, law([0.5, 0.5])) == 0.0
+    found = kl_divergence(row, law([0.5, 0.5]))
+    assert (found.estimate, found.lower) == (0.0, 0.0)
 
 
 def test_tokens_only_the_draft_has_count_as_unseen():

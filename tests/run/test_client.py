@@ -21,13 +21,13 @@ PROMPT = "a b c"
 @each("after", [1, 4])
 def test_closing_a_stream_early_rewinds_closes_and_settles(house, run, policy, after):
     h, emitted = house(), []
-    observe = h.client._memory._tuner.observe  # it is told of every event, read or not
+    observe = h.client._memory._timings.observe  # it is told of every event, read or not
 
     def observed(event, prompt_tokens):
         emitted.extend([event.token.id] if isinstance(event, TokenEmitted) else [])
         observe(event, prompt_tokens)
 
-    h.client._memory._tuner.observe = observed
+    h.client._memory._timings.observe = observed
 
     async def leave_early():
         stream = h.client.stream(PROMPT, policy=policy, max_tokens=200, span=4, threshold=0.05)
@@ -205,7 +205,9 @@ def test_whoever_hears_is_told_how_a_stream_that_was_left_was_settled(house, run
     h, heard = house(), []
 
     async def leave():
-        async with aclosing(h.client.stream("a b c", raw=True, policy="cloud", max_tokens=60, hear=heard.append)) as it:
+        async with aclosing(
+            h.client.stream("a b c", raw=True, policy="cloud", max_tokens=60, on_event=heard.append)
+        ) as it:
             async for event in it:
                 if isinstance(event, TokenEmitted):
                     break

@@ -274,4 +274,4 @@ def test_requests_that_cross_are_told_apart_in_what_is_spent_and_learned(house, 
     settled = {event.request_id: event.nanousd for event in found if isinstance(event, RequestSettled)}
     assert len(sent) == len(set(sent)) == len(settled)
     assert h.client.spent.nanousd == sum(settled.values()) == h.ledger.settled_nanousd
-    assert not h.client._memory._tuner._under_way
+    assert not h.client._memory._timings._under_way

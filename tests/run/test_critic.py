@@ -20,7 +20,7 @@ from hybrid.policy.requests import Critique, PendingToken
 from hybrid.prob import Dense
 from hybrid.record.events import TRACE_VERSION, Finished, NoteAdded, Planned, SpanCritiqued, SpanDrafted, to_json
 from hybrid.record.recorded_events import RecordedAnswer
-from hybrid.run.deferral import PairSource
+from hybrid.run.deferral import PlannerFactory
 from hybrid.run.drafting import Drafter
 from hybrid.run.replay import replay
 from hybrid.run.replay_trace import MissingRow, ReplayCritic, ReplayTrace
@@ -42,7 +42,7 @@ def critic_house(house, tmp_path, monkeypatch):
             score = replace(score_of(each, *odds), judge=judge, familiarity=KNOWN)
             keep_calibration(Calibration("abc", "scripted", judge, "verdict", 2.2, score))
         facts = PairFacts("abc", critic=identity, shipped_only=False)
-        return house(critic=critic, planners=PairSource(facts), can={"model": "scripted"}, **more)
+        return house(critic=critic, planners=PlannerFactory(facts), can={"model": "scripted"}, **more)
 
     return build
 

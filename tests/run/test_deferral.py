@@ -20,7 +20,7 @@ from hybrid.pairs.profile import PairFacts
 from hybrid.pairs.store import keep_calibration
 from hybrid.policy.plan import WORTH, Worth
 from hybrid.run.composition import Decoding
-from hybrid.run.deferral import AskedQuestion, PairSource
+from hybrid.run.deferral import PlannerFactory, PlanningContext
 from hybrid.settings.config import Settings
 from hybrid.spend import CapStatus, Price, TokenTimes
 
@@ -42,12 +42,12 @@ def a_home(tmp_path, monkeypatch):
 
 
 def source(**more):
-    return PairSource(PairFacts("abc", **more))
+    return PlannerFactory(PairFacts("abc", **more))
 
 
 def bind(found, *, can=CAN, price=PRICE, caps=(), span=None, ms_per_token=None, **settings):
     settings = Settings(**({"policy": "auto", "cloud": "http://gpu:8000"} | settings))
-    asked = AskedQuestion((3, 4), tuple(range(7)), Decoding.of(settings), can, price, caps, span, ms_per_token)
+    asked = PlanningContext((3, 4), tuple(range(7)), Decoding.of(settings), can, price, caps, span, ms_per_token)
     return asyncio.run(found.bind(asked))
 
 
@@ -75,7 +75,9 @@ def test_the_floor_falls_by_the_seed_the_question_and_what_is_learned_by_then():
 
     def key(ids, seed=3):
         settings = Settings(policy="auto", cloud="http://gpu:8000", seed=seed)
-        return asyncio.run(found.bind(AskedQuestion((3, 4), ids, Decoding.of(settings), CAN, PRICE))).planner.floor_key
+        return asyncio.run(
+            found.bind(PlanningContext((3, 4), ids, Decoding.of(settings), CAN, PRICE))
+        ).planner.floor_key
 
     keys = [key((number,)) for number in range(400)]
     assert len(set(keys)) == 400
@@ -105,7 +107,7 @@ def test_a_pair_of_which_nothing_is_known_learns_from_checks_and_every_answer_sa
     assert (first.planner.mean_excess, first.planner.worth) == (None, Worth(1.5))
     note = UNCALIBRATED.format(asks=ASKS_FOR_CHECKS, measured=UNMEASURED)
     assert first.notes == second.notes == (note,), "an interrupted batch ends in the lines of another one"
-    assert bind(PairSource()).notes == (note,)
+    assert bind(PlannerFactory()).notes == (note,)
     assert bind(source(), can=None).notes == (), "nobody knows yet who answers there"
 
 
@@ -113,13 +115,13 @@ def test_where_nothing_can_be_checked_a_pair_of_which_nothing_is_known_is_routed
     """What is kept has no verdict there: half of the bill goes where the drafts are least sure beside their price."""
     note = UNCALIBRATED.format(asks=ASKS_BY_SURPRISE, measured=UNMEASURED)
     for named in ({"can": NO_ROWS}, {"policy": "route"}, {"learn": False}, {"stream": "early"}):
-        bound = bind(PairSource(), **named)
+        bound = bind(PlannerFactory(), **named)
         assert (bound.planner.mean_excess, bound.notes) == (1.0, (note,))
 
 
 def test_what_an_unknown_pairs_verdicts_taught_counts_where_nothing_can_be_checked_too():
     for turned_down, by_nats in ((False, False), (True, True)):
-        found = PairSource(PairFacts("abc"))
+        found = PlannerFactory(PairFacts("abc"))
         bind(found)
         (pair,) = found._pairs.values()
         seen = DraftOutcome(told=0.8, chance=0.8, keeps=False, floor=0.05, turned_down=turned_down, statistics=NUMBERS)
@@ -132,7 +134,7 @@ def test_what_an_unknown_pairs_verdicts_taught_counts_where_nothing_can_be_check
 
 def test_an_unknown_pair_whose_drafts_bring_no_verdict_is_routed_by_nats():
     """A long prompt, or a judge that tells nothing of what the cloud writes: the cloud would write every answer."""
-    found = PairSource(PairFacts("abc"))
+    found = PlannerFactory(PairFacts("abc"))
     bind(found)
     (pair,) = found._pairs.values()
     unseen = DraftOutcome(told=0.8, chance=0.8, keeps=False, floor=0.05, turned_down=None)
@@ -213,12 +215,12 @@ def test_the_default_worth_is_the_rules_own():
 
 
 def test_the_worth_where_nothing_can_be_checked_is_that_of_half_the_bill_and_the_dial_multiplies_it():
-    half = bind(PairSource(), can=NO_ROWS).planner.worth.amount
+    half = bind(PlannerFactory(), can=NO_ROWS).planner.worth.amount
     assert half > 0.0
-    assert bind(PairSource(), can=NO_ROWS, worth=2 * WORTH).planner.worth.amount == pytest.approx(2 * half)
-    ten = bind(PairSource(), can=NO_ROWS, price=Price.parse("10/1/40")).planner.worth.amount
+    assert bind(PlannerFactory(), can=NO_ROWS, worth=2 * WORTH).planner.worth.amount == pytest.approx(2 * half)
+    ten = bind(PlannerFactory(), can=NO_ROWS, price=Price.parse("10/1/40")).planner.worth.amount
     assert ten == pytest.approx(10 * half), "only the ratios of prices matter"
-    assert bind(PairSource(), worth=3.0).planner.worth == Worth(3.0), "a multiple of its own price where checks are"
+    assert bind(PlannerFactory(), worth=3.0).planner.worth == Worth(3.0), "a multiple of its own price where checks are"
 
 
 def test_a_risk_keeps_by_its_cut_off_and_a_worth_has_none():
@@ -229,7 +231,7 @@ def test_a_risk_keeps_by_its_cut_off_and_a_worth_has_none():
     assert bind(source(), risk=0.9).planner.keep_below == 1.0
     for stream in ("blocks", "whole", "early"):
         assert bind(source(), risk=0.1, stream=stream).planner.stream == "whole", "the promise is of whole drafts"
-    assert bind(PairSource(), risk=0.1).planner.keep_below == -1.0, "nothing is known: nothing is kept"
+    assert bind(PlannerFactory(), risk=0.1).planner.keep_below == -1.0, "nothing is known: nothing is kept"
 
 
 def test_a_calibration_of_an_earlier_version_keeps_nothing_at_a_level_of_risk_and_says_what_is_wanted():
@@ -247,7 +249,7 @@ def test_under_a_days_cap_a_multiple_falls_while_spending_runs_ahead_and_an_amou
 
     def worth(spent, hour, **settings):
         caps = (CapStatus("total", 1000, 999, 0), CapStatus("day", 1000, spent, 100))
-        found = PairSource(PairFacts("abc"), clock=lambda: 5 * 86_400 + 3600 * hour)
+        found = PlannerFactory(PairFacts("abc"), clock=lambda: 5 * 86_400 + 3600 * hour)
         bound = bind(found, caps=caps, **settings)
         return bound.planner.worth, bound.planner.unpaced_worth
 
@@ -267,7 +269,7 @@ def test_a_days_cap_is_used_up_where_no_request_fits_under_it_and_is_ahead_of_th
     for left, used_up in ((-500, True), (0, True), (10_999, True), (11_000, False), (10**6, False)):
         for level, reserved in (("day", 0), ("day", 3_000), ("month", 0)):
             caps = (CapStatus(level, 10**7, 10**7 - left - reserved, reserved),)
-            found = bind(PairSource(PairFacts("abc"), clock=lambda: 0.0), caps=caps).planner.used_up_nanousd
+            found = bind(PlannerFactory(PairFacts("abc"), clock=lambda: 0.0), caps=caps).planner.used_up_nanousd
             assert found == (10**7 if used_up and level == "day" else None), (left, level, reserved)
     assert bind(source(), caps=(CapStatus("day", 10, 10, 0),), price=None).planner.used_up_nanousd == 10
 
@@ -332,6 +334,6 @@ def test_what_is_charged_measured_or_set_by_a_dial_is_weighed_as_before(price):
     pair.learner.add([kept] * 40)
     assert bind(measured, price=price).planner.keep_below is None
     keep_calibration(replace(OURS, local="def"))
-    assert bind(PairSource(PairFacts("def")), price=price).planner.keep_below is None
+    assert bind(PlannerFactory(PairFacts("def")), price=price).planner.keep_below is None
     for price_of_one in ("0.000001/0/0", "0/0/0/0/0.0001"):
         assert bind(source(), price=Price.parse(price_of_one)).planner.keep_below is None

@@ -8,7 +8,7 @@ import pytest
 from cases import each
 
 from hybrid.cloud import Capabilities
-from hybrid.pairs.timings import BLOCK, EndpointTerms, block_tokens
+from hybrid.pairs.timings import BLOCK, PromptCacheTracker, block_tokens
 from hybrid.spend import TARIFFS, Price, TokenTimes
 from hybrid.types import CloudUsage
 
@@ -18,7 +18,7 @@ PRICE = Price.parse("1/0.1/4")
 
 def test_a_prefix_counts_as_cached_once_a_question_with_it_was_sent_to_an_endpoint_that_has_a_cache():
     first, second = tuple(range(3 * BLOCK)), (*range(2 * BLOCK + 5), 9999, 9998)
-    terms = EndpointTerms()
+    terms = PromptCacheTracker()
     assert terms.shared(second, TELLS) == 0
     terms.add(first)
     assert terms.shared(second, TELLS) == 2 * BLOCK, "whole blocks"
@@ -29,7 +29,7 @@ def test_a_prefix_counts_as_cached_once_a_question_with_it_was_sent_to_an_endpoi
 
 def test_a_prefix_that_is_too_short_for_the_cache_or_that_it_has_forgotten_is_not_cached():
     now = [0.0]
-    terms, prompt = EndpointTerms(lambda: now[0]), tuple(range(5 * BLOCK))
+    terms, prompt = PromptCacheTracker(lambda: now[0]), tuple(range(5 * BLOCK))
     price = replace(PRICE, cache_min_tokens=3 * BLOCK, cache_lifetime_s=300)
     terms.add(prompt)
     assert terms.shared(prompt, TELLS, price) == 5 * BLOCK
@@ -47,7 +47,7 @@ def test_a_prefix_that_is_too_short_for_the_cache_or_that_it_has_forgotten_is_no
 
 
 def test_the_prices_are_those_of_the_endpoint_with_what_is_shared():
-    terms, prompt = EndpointTerms(), tuple(range(4 * BLOCK))
+    terms, prompt = PromptCacheTracker(), tuple(range(4 * BLOCK))
     terms.add(prompt)
     found = terms.prices(prompt, PRICE, TELLS, None)
     assert (found.scoring, found.shared, found.unit, found.in_one_request) == ("cached", 4 * BLOCK, "nanousd", True)
@@ -61,7 +61,7 @@ def test_the_prices_are_those_of_the_endpoint_with_what_is_shared():
 def test_a_token_that_was_sent_before_is_priced_in_full_unless_it_is_told_as_cached_or_a_tariff_says_so(tells, tariff):
     """The endpoint of the demonstration, and vLLM as it comes, tell nothing: a request pays for its whole prompt."""
     price, can = Price.parse("1/0.1/4" + (f":{tariff}" if tariff else "")), replace(TELLS, tells_cache=tells)
-    terms, prompt = EndpointTerms(), tuple(range(2 * BLOCK))
+    terms, prompt = PromptCacheTracker(), tuple(range(2 * BLOCK))
     terms.add(prompt)
     for reachable in (can, None):
         told = bool(reachable and tells)
@@ -76,7 +76,7 @@ def test_a_token_that_was_sent_before_is_priced_in_full_unless_it_is_told_as_cac
 
 @each("price", [None, Price.parse("free")])
 def test_time_is_saved_by_a_cache_whether_it_is_told_or_not(price):
-    terms, times = EndpointTerms(), TokenTimes(20.0, 0.5, 0.01, 30.0)
+    terms, times = PromptCacheTracker(), TokenTimes(20.0, 0.5, 0.01, 30.0)
     for measured in (times, None):
         silent, told = (
             terms.prices((1,), price, replace(TELLS, tells_cache=tells), measured) for tells in (False, True)

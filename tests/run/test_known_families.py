@@ -8,11 +8,11 @@ from typer.testing import CliRunner
 
 import hybrid
 from hybrid.cli import app
-from hybrid.run.contexts import KnownFamilies
+from hybrid.run.contexts import DomainCheck
 from hybrid.tasks import FAMILIES, distinct, wordings
 from hybrid.types import Message
 
-KNOWN = KnownFamilies.of_bundled()
+KNOWN = DomainCheck.of_bundled()
 # None of these was looked at while the threshold was chosen.
 EVERYDAY = """
 How do vaccines work?
@@ -94,7 +94,7 @@ def test_the_command_says_what_the_bundled_pair_is_for_in_one_line_and_the_answe
 
 
 def test_the_wordings_pair_knows_the_words_of_its_world_and_no_others():
-    families = KnownFamilies.of_pair("wordings-small")
+    families = DomainCheck.of_pair("wordings-small")
     problems = [problem for family in wordings.FAMILIES for problem in distinct(family, "test", 20, 0)]
     assert all(families.told(problem.question) == "" for problem in problems)
     assert "of 5 families (compare, gift, feeling, way, arrival; hybrid tasks list)" in families.told("who is king?")

@@ -21,7 +21,7 @@ from hybrid.policy.planning import Planner
 from hybrid.record.answer import Token
 from hybrid.record.events import Finished, Planned, SpanJudged, TokenEmitted
 from hybrid.run.composition import Decoding
-from hybrid.run.deferral import AskedQuestion, PairSource
+from hybrid.run.deferral import PlannerFactory, PlanningContext
 from hybrid.settings.config import Settings
 from hybrid.spend import Bill, Price
 from hybrid.types import Divergence
@@ -58,7 +58,7 @@ ENDED, CUT = finished(by_itself=True), finished()
 def outcomes(*events, judge="kl:0.7", **planner):
     listener = OutcomeListener(Planner(score=PriorScore(judge, chance=0.9), floor=0.05, **planner))
     for event in events:
-        listener.hear(event)
+        listener.observe(event)
     return listener.outcomes(PriorScore(judge, chance=0.3), "digest")
 
 
@@ -154,7 +154,7 @@ def a_home(tmp_path, monkeypatch):
 
 def asked(**settings):
     chosen = Settings(policy="auto", **settings)
-    return AskedQuestion((3, 4), (1, 2), Decoding.of(chosen), Capabilities("big"), Price.parse("1/0.1/4"))
+    return PlanningContext((3, 4), (1, 2), Decoding.of(chosen), Capabilities("big"), Price.parse("1/0.1/4"))
 
 
 def tell(bound, *events):
@@ -182,14 +182,14 @@ def kept(folder):
 
 def test_what_one_answer_shows_the_next_is_decided_by_and_so_is_the_next_clients(a_home):
     async def use():
-        first = PairSource(PairFacts("abc"))
+        first = PlannerFactory(PairFacts("abc"))
         chances = [chance(await answer(first, planned(), judged(4))) for _ in range(30)]
         await first.aclose()
-        second = PairSource(PairFacts("abc"))
+        second = PlannerFactory(PairFacts("abc"))
         bound = await second.bind(asked())
         assert bound.pair.learner.num_unseen == 30, "it is known which score told them"
         chances.append(chance(bound))
-        stranger = PairSource(PairFacts("another"))
+        stranger = PlannerFactory(PairFacts("another"))
         return chances, chance(await stranger.bind(asked()))
 
     chances, of_a_stranger = asyncio.run(use())
@@ -214,7 +214,7 @@ def test_answers_that_end_together_are_learned_from_one_after_another_and_all_of
     monkeypatch.setattr(OnlineLearner, "add", slowly)
 
     async def use():
-        source = PairSource(PairFacts("abc"))
+        source = PlannerFactory(PairFacts("abc"))
         bound = await asyncio.gather(*(source.bind(asked()) for _ in range(6)))
         assert len({id(one.pair) for one in bound}) == 1, "what is known of a pair is read once"
         for one in bound:
@@ -233,7 +233,7 @@ def test_of_an_unknown_pair_the_share_that_was_measured_is_told_and_no_other(a_h
     """It was told that half of the bill is spent; 0.07, 0.49, 0.56 and 0.67 were. The next client goes on counting."""
 
     async def use(answers, **settings):
-        source = PairSource(PairFacts("abc"))
+        source = PlannerFactory(PairFacts("abc"))
         told = [(await answer(source, *events, **settings)).notes for events in answers]
         last = (await source.bind(asked(**settings))).notes
         await source.aclose()
@@ -259,7 +259,7 @@ def test_of_an_unknown_pair_the_share_that_was_measured_is_told_and_no_other(a_h
 
 def test_a_planner_that_is_bound_changes_no_more(a_home):
     async def use():
-        source = PairSource(PairFacts("abc"))
+        source = PlannerFactory(PairFacts("abc"))
         bound = await source.bind(asked())
         before = bound.planner.to_json()
         for _ in range(30):
@@ -273,7 +273,7 @@ def test_a_planner_that_is_bound_changes_no_more(a_home):
 
 def test_with_learning_off_nothing_is_heard_written_or_checked_at_random(a_home):
     async def use():
-        source = PairSource(PairFacts("abc"))
+        source = PlannerFactory(PairFacts("abc"))
         found = [await answer(source, planned(), judged(4), learn=False) for _ in range(30)]
         await source.aclose()
         return found
@@ -288,7 +288,7 @@ def test_a_disk_that_fails_is_a_note_once_and_no_failure(a_home):
     a_home.write_text("in the way")
 
     async def use():
-        source = PairSource(PairFacts("abc"))
+        source = PlannerFactory(PairFacts("abc"))
         notes = []
         for _ in range(3):
             notes += (await answer(source, planned(), judged(4))).notes
@@ -301,7 +301,7 @@ def test_a_disk_that_fails_is_a_note_once_and_no_failure(a_home):
 
 def test_an_answer_without_a_draft_teaches_nothing(a_home):
     async def use():
-        source = PairSource(PairFacts("abc"))
+        source = PlannerFactory(PairFacts("abc"))
         await answer(source, replace(planned(), signals=None))
         await source.aclose()
 
@@ -311,15 +311,15 @@ def test_an_answer_without_a_draft_teaches_nothing(a_home):
 
 def test_a_client_of_what_is_shipped_neither_reads_what_was_learned_nor_keeps_it(a_home):
     async def use():
-        user = PairSource(PairFacts("abc"))
+        user = PlannerFactory(PairFacts("abc"))
         for _ in range(30):
             await answer(user, planned(), judged(4))
         await user.aclose()
         before = {path: path.read_bytes() for path in kept(a_home)}
-        other = PairSource(PairFacts("abc", shipped_only=True))
+        other = PlannerFactory(PairFacts("abc", shipped_only=True))
         found = chance(await answer(other, planned(), judged(4)))
         await other.aclose()
-        stranger = PairSource(PairFacts("another"))
+        stranger = PlannerFactory(PairFacts("another"))
         assert {path: path.read_bytes() for path in kept(a_home)} == before != {}
         return found, chance(await stranger.bind(asked()))
 

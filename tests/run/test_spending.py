@@ -19,7 +19,7 @@ from hybrid.policy import PRESETS, PolicyOptions
 from hybrid.record.spending import CheckCostNote
 from hybrid.record.state import Spending, Spent
 from hybrid.run import Client, Finished, NoteAdded, RequestSent, RequestSettled, TokenEmitted
-from hybrid.run.deferral import PairSource
+from hybrid.run.deferral import PlannerFactory
 from hybrid.spend import TokenTimes
 from hybrid.types import CloudUsage
 
@@ -256,7 +256,7 @@ def timed(house, monkeypatch):
             return charged
 
         times = None if written_ms is None else TokenTimes(written_ms, 1.0, None, 30.0)
-        planners = PairSource(PairFacts("abc", times=lambda _: times))
+        planners = PlannerFactory(PairFacts("abc", times=lambda _: times))
         cloud = {"fault": fault, "tells": tells, "tells_always": True}
         h = house(small=small, planners=planners, queue={"overlap": False}, **cloud)
         return h

@@ -6,7 +6,7 @@ import pytest
 from asgi_caller import Endpoint
 from scripted_house import house, run
 
-from hybrid.serve.served import ServeOptions
+from hybrid.serve.app_state import ServeOptions
 
 __all__ = ["house", "run"]
 

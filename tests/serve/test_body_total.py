@@ -14,12 +14,12 @@ from asgi_caller import JSON
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybrid.serve import answering, asked
+from hybrid.serve import handler, requests
+from hybrid.serve.app_state import ServeOptions
 from hybrid.serve.body import BodyTotal
 from hybrid.serve.errors import ApiError
 from hybrid.serve.guard import Guard
-from hybrid.serve.reducer import AnswerLog, AskedAnswer
-from hybrid.serve.served import ServeOptions
+from hybrid.serve.reducer import AnswerLog, AnswerMetadata
 from hybrid.types import Message
 
 MIB = 2**20
@@ -179,7 +179,7 @@ def test_a_body_that_has_no_room_is_a_503_in_the_apis_words(endpoint, run):
 
 def test_long_bodies_are_read_one_at_a_time(endpoint, run, monkeypatch):
     """What JSON says in three bytes takes 70 once it is read: six of 8 MiB at once were more than the machine had."""
-    served, read, now, most = endpoint(), answering._read, [0], [0]
+    served, read, now, most = endpoint(), handler._read, [0], [0]
 
     def counted(raw, how, pace):
         assert not gc.isenabled(), "it looks at all that was made by now, again and again"
@@ -190,7 +190,7 @@ def test_long_bodies_are_read_one_at_a_time(endpoint, run, monkeypatch):
         finally:
             now[0] -= 1
 
-    monkeypatch.setattr(answering, "_read", counted)
+    monkeypatch.setattr(handler, "_read", counted)
     body = b'{"messages": [' + b"[]," * 100_000 + b"[]]}"
 
     async def several():
@@ -210,7 +210,7 @@ def test_a_caller_who_leaves_while_its_body_waits_holds_nothing(endpoint, run, m
         await asyncio.Event().wait()
 
     backend = SimpleNamespace(client=client, opened=None)
-    monkeypatch.setattr(served.app._app.state, "served", replace(served.app._app.state.served, backend=backend))
+    monkeypatch.setattr(served.app._app.state, "app_state", replace(served.app._app.state.app_state, backend=backend))
 
     async def leaves():
         gone = asyncio.Event()
@@ -238,7 +238,7 @@ def test_a_long_body_is_read_alone_though_its_caller_has_left(endpoint, run, mon
             order.append("end")
             raise ApiError(400, "it is enough")
 
-        monkeypatch.setattr(answering, "_read", read)
+        monkeypatch.setattr(handler, "_read", read)
         gone = asyncio.Event()
         first = asyncio.create_task(served.ask("/v1/chat/completions", body, gone=gone))
         await begun.wait()
@@ -258,12 +258,12 @@ def test_a_long_body_is_read_alone_though_its_caller_has_left(endpoint, run, mon
 def test_of_a_long_prompt_the_monitor_keeps_the_end():
     """It keeps finished answers, and a body may have 8 MiB."""
     for prompt in ("ab" * MIB, [Message("user", "ab" * MIB)] * 3, [{"role": "user", "content": "ab"}] * MIB):
-        log = AnswerLog(AskedAnswer("a", "hybrid", None, prompt), shows_texts=True)
+        log = AnswerLog(AnswerMetadata("a", "hybrid", None, prompt), shows_texts=True)
         assert len(json.dumps(log.head["prompt"])) < MIB // 2
         assert log.head["prompt"][-1][1].endswith("ab")
         assert "\u2026" in json.dumps(log.head["prompt"], ensure_ascii=False)
     short = [Message("system", "a"), Message("user", "b")]
-    assert AnswerLog(AskedAnswer("a", "hybrid", None, short), shows_texts=True).head["prompt"] == [
+    assert AnswerLog(AnswerMetadata("a", "hybrid", None, short), shows_texts=True).head["prompt"] == [
         ["system", "a"],
         ["user", "b"],
     ]
@@ -314,7 +314,7 @@ def test_a_body_of_nothing_but_brackets_is_not_read(endpoint, run, monkeypatch):
     """8 MiB of them took 2 s, in which nobody was answered, and 200 MiB. A text may hold some."""
     read = []
     monkeypatch.setattr(
-        asked, "json", SimpleNamespace(loads=lambda raw, **how: read.append(len(raw)) or json.loads(raw, **how))
+        requests, "json", SimpleNamespace(loads=lambda raw, **how: read.append(len(raw)) or json.loads(raw, **how))
     )
     served = endpoint()
     for one in (b"[],", b'{"a":[]},', b"{},", b'1,"\\"",'):

@@ -8,7 +8,7 @@ from event_streams import streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybrid.serve.reducer import NUM_FINISHED, AskedAnswer, Follower, MonitorState
+from hybrid.serve.reducer import NUM_FINISHED, AnswerMetadata, MonitorState, Subscriber
 
 LISTS = ("tokens", "requests", "spans")
 
@@ -46,10 +46,10 @@ def whole(state):
 @given(streams(), st.lists(st.integers(0, 60), max_size=6))
 def test_whoever_applies_all_changes_has_the_state_however_seldom_it_looks(stream, looks):
     state, page = MonitorState(shows_texts=True), Page()
-    follower = Follower(state)
-    log = state.begin(AskedAnswer("one", "hybrid", 1.0, "what?"))
+    follower = Subscriber(state)
+    log = state.begin(AnswerMetadata("one", "hybrid", 1.0, "what?"))
     for number, event in enumerate(stream.events):
-        state.hear(log, event)
+        state.observe(log, event)
         if number in looks:
             page.apply(follower.news())
     state.end(log)
@@ -60,13 +60,13 @@ def test_whoever_applies_all_changes_has_the_state_however_seldom_it_looks(strea
 
 def test_an_answer_that_is_no_longer_shown_is_gone_and_one_of_the_same_id_is_told_anew():
     state, page = MonitorState(), Page()
-    follower = Follower(state)
+    follower = Subscriber(state)
     for number in range(NUM_FINISHED + 5):
-        state.end(state.begin(AskedAnswer(f"n{number}", "hybrid", 1.0)))
+        state.end(state.begin(AnswerMetadata(f"n{number}", "hybrid", 1.0)))
         if number == 2:
             page.apply(follower.news())
     page.apply(follower.news())
     assert {"answers": page.answers, "totals": page.totals} == whole(state)
-    state.begin(AskedAnswer("n9", "another", 2.0))
+    state.begin(AnswerMetadata("n9", "another", 2.0))
     page.apply(follower.news())
     assert page.answers["n9"]["head"]["model"] == "another"

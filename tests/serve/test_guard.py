@@ -13,8 +13,8 @@ from pydantic import SecretStr
 
 from hybrid.serve import guard
 from hybrid.serve.app import ELSEWHERE
+from hybrid.serve.app_state import ServeOptions
 from hybrid.serve.guard import MAX_BODY, Guard
-from hybrid.serve.served import ServeOptions
 
 KEY = "sk-canary-5f2d"
 LOCKED = ServeOptions(key=SecretStr(KEY))

@@ -32,8 +32,8 @@ from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.lab.speed.random_model import HALF_BILLION, write_random_model
 from hybrid.serve import server
 from hybrid.serve.app import make_app
+from hybrid.serve.app_state import AppState, ServeOptions
 from hybrid.serve.monitor import Monitor
-from hybrid.serve.served import Served, ServeOptions
 from hybrid.spend.durable import FileLedger, LedgerAdmin
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -52,7 +52,7 @@ async def wired(house, options=None):
     """Serve a house over a socket; yield the port and the monitor."""
     options = options or ServeOptions()
     monitor = Monitor(options)
-    app = make_app(Served(Opened(house.client), options, monitor))
+    app = make_app(AppState(Opened(house.client), options, monitor))
     config = uvicorn.Config(app, http=server.BoundedHttp, ws="none", lifespan="off", log_config=None, port=0)
     running = server.Server(config)
     task = asyncio.create_task(running.serve())

@@ -11,13 +11,13 @@ from cases import each_of
 from event_streams import streams
 from hypothesis import given, settings
 
-from hybrid.serve.metrics import Standing, metrics
-from hybrid.serve.reducer import AskedAnswer, MonitorState
+from hybrid.serve.metrics import HealthSnapshot, metrics
+from hybrid.serve.reducer import AnswerMetadata, MonitorState
 
 SAMPLE = re.compile(r"(?P<name>[a-zA-Z_][a-zA-Z0-9_]*)(?:\{(?P<labels>.*)\})? (?P<value>[^ ]+)")
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\["\\n])*)"(?:,|$)')
 CAP = {"level": "day", "cap": 2_000_000_000, "spent": 500_000_000, "reserved": 250_000_000, "left": 1_250_000_000}
-STANDING = Standing(False, 4, 1, 2, "open", 3.0, True, (CAP,))
+STANDING = HealthSnapshot(False, 4, 1, 2, "open", 3.0, True, (CAP,))
 
 
 def parse(text):
@@ -50,9 +50,9 @@ def parse(text):
 
 def state_of(stream):
     state = MonitorState()
-    log = state.begin(AskedAnswer("one", "hybrid", 1.0))
+    log = state.begin(AnswerMetadata("one", "hybrid", 1.0))
     for event in stream.events:
-        state.hear(log, event)
+        state.observe(log, event)
     state.end(log)
     return state
 
@@ -105,7 +105,7 @@ def test_the_caps_and_the_breaker_stand_in_base_units():
 
 def test_what_is_not_known_has_no_sample():
     """A zero would be drawn as one."""
-    _, samples = parse(metrics(MonitorState(), Standing()))
+    _, samples = parse(metrics(MonitorState(), HealthSnapshot()))
     names = {key[0] for key in samples}
     assert not names & {"hybrid_contexts", "hybrid_circuit_state", "hybrid_pair_drift_alarm", "hybrid_queued_answers"}
     assert samples["hybrid_answers_begun_total",] == 0
@@ -115,7 +115,7 @@ def test_no_caller_makes_new_series():
     """Model names, prompts and ids are what a caller chooses: none of them is a label."""
     state = MonitorState(shows_texts=True)
     for number in range(50):
-        state.begin(AskedAnswer(f"id-{number}", f"model-{number}", 1.0, f"prompt-{number}"))
+        state.begin(AnswerMetadata(f"id-{number}", f"model-{number}", 1.0, f"prompt-{number}"))
     text = metrics(state, STANDING)
     assert not re.search(r"(id|model|prompt)-\d", text)
 
@@ -123,5 +123,5 @@ def test_no_caller_makes_new_series():
 def test_a_reason_with_quotes_and_line_ends_is_escaped():
     state = MonitorState()
     state.totals.count_handoff('say "hi"\\\nand')
-    _, samples = parse(metrics(state, Standing()))
+    _, samples = parse(metrics(state, HealthSnapshot()))
     assert any(("reason", r"say \"hi\"\\\nand") in key for key in samples)

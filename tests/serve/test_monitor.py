@@ -19,8 +19,8 @@ from starlette.routing import Route
 from hybrid.record.answer import Token
 from hybrid.record.events import CloudRecovered, Degraded, TokenEmitted
 from hybrid.serve import monitor
+from hybrid.serve.app_state import AppState, ServeOptions
 from hybrid.serve.errors import internal_error
-from hybrid.serve.served import Served, ServeOptions
 
 KEY = "sk-canary-1234"
 HOSTILE = '</script><img src=x onerror="alert(1)">{{ 7 * 7 }}'
@@ -36,7 +36,7 @@ def app_of(key=None, *, shows_texts=False):
     options = ServeOptions(key=None if key is None else SecretStr(key), shows_texts=shows_texts)
     app = Starlette(routes=[*monitor.ROUTES, Route("/metrics", monitor.metrics_page)])
     watch = monitor.Monitor(options)
-    app.state.served = Served(Loading(), options, watch)
+    app.state.app_state = AppState(Loading(), options, watch)
     return app, watch
 
 
@@ -167,7 +167,7 @@ def test_a_page_is_told_the_state_and_then_what_changes(run):
         page = EventPage(app)
         task = page.open()
         await page.until(b"What is it?")
-        watched.hear(TokenEmitted(0, Token(3, HOSTILE, "cloud", "written")))
+        watched.observe(TokenEmitted(0, Token(3, HOSTILE, "cloud", "written")))
         await page.until(b"onerror")
         page.gone.set()
         await task
@@ -200,7 +200,7 @@ def test_an_outage_is_told_on_standard_error_once_and_its_end_too(capsys):
         for events in ((lost,), (lost,), (CloudRecovered(9.0),), (Degraded("the cap", "budget"),)):
             watched = watch.begin("answer", "hybrid")
             for event in events:
-                watched.hear(event)
+                watched.observe(event)
             watched.end()
         begun, over = capsys.readouterr().err.splitlines()
         assert begun == f"hybrid: the cloud gave no answer: {said}; what is written here for it is marked degraded"
@@ -225,8 +225,8 @@ def test_without_monitor_no_text_reaches_a_page_or_the_metrics(run):
     async def test():
         app, watch = app_of()
         watched = watch.begin("one", "hybrid", "canary prompt")
-        watched.hear(TokenEmitted(0, Token(3, "canary answer", "cloud", "written")))
-        watched.hear(Degraded("canary reply", "unreachable"))
+        watched.observe(TokenEmitted(0, Token(3, "canary answer", "cloud", "written")))
+        watched.observe(Degraded("canary reply", "unreachable"))
         watched.end("canary failure", "the local model cannot be used")
         page = EventPage(app)
         task = page.open()
@@ -255,7 +255,7 @@ def test_a_page_that_does_not_read_is_dropped_and_nobody_waits_for_it(run):
         slow.reads = False
         watched = watch.begin("one", "hybrid")
         for position in range(500):
-            watched.hear(TokenEmitted(position, Token(3, "x", "local", "unchecked")))
+            watched.observe(TokenEmitted(position, Token(3, "x", "local", "unchecked")))
         await quick.until(b"[499,")
         async with asyncio.timeout(5):
             await tasks[0]

@@ -13,10 +13,10 @@ from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.serve.answering import read_long
-from hybrid.serve.asked import read_chat
-from hybrid.serve.body import Pace
+from hybrid.serve.body import ThreadPacer
 from hybrid.serve.errors import ApiError
+from hybrid.serve.handler import read_long
+from hybrid.serve.requests import read_chat
 
 # Calls of functions between two rests: some milliseconds. 3,000 turns without a rest are 15,000 to 300,000.
 MOST_CALLS = 12_000
@@ -40,7 +40,7 @@ def calls_between_rests(raw):
         if event in {"call", "c_call"}:
             counts[-1] += 1
 
-    pace = Pace(sleep=lambda _: counts.append(0))
+    pace = ThreadPacer(sleep=lambda _: counts.append(0))
     sys.setprofile(count)
     try:
         with suppress(ApiError):
@@ -66,7 +66,7 @@ def test_a_reading_thread_has_a_quarter_of_the_time_at_most():
         worked += 1
         return float(worked)
 
-    pace = Pace(slept.append, work)
+    pace = ThreadPacer(slept.append, work)
     for value in pace.through(range(NUM)):
         worked += value % 3
     pace.rest()
@@ -83,7 +83,7 @@ def test_what_is_read_at_a_pace_is_what_is_read_at_once(fields, junk):
     raw = json.dumps({"model": "hybrid", "messages": [TURN], **fields}).encode() + junk
 
     def at_a_pace():
-        return repr(read_long(raw, read_chat, Pace(lambda _: None)))
+        return repr(read_long(raw, read_chat, ThreadPacer(lambda _: None)))
 
     try:
         at_once = json.loads(raw)
@@ -114,7 +114,7 @@ def test_a_refusal_holds_nothing_of_what_was_read():
     gc.disable()
     try:
         with pytest.raises(ApiError) as refusal:
-            read_long(b"{}", refuse, Pace(lambda _: None))
+            read_long(b"{}", refuse, ThreadPacer(lambda _: None))
         assert refusal.value.status == 400
         assert kept[0]() is None
     finally:

@@ -35,9 +35,9 @@ from hybrid.record.events import (
     to_json,
 )
 from hybrid.serve import monitor
-from hybrid.serve.metrics import Standing, StandingReader
+from hybrid.serve.app_state import AppState, ServeOptions
+from hybrid.serve.metrics import HealthReader, HealthSnapshot
 from hybrid.serve.monitor import recorded_html
-from hybrid.serve.served import Served, ServeOptions
 from hybrid.types import CloudUsage
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients, pytest.mark.timeout(300)]
@@ -95,7 +95,7 @@ class Loading:
 def served(options):
     """Serve the page on a port of its own, in a thread; yield its address, its watch, and how to call on its loop."""
     app, watch = Starlette(routes=monitor.ROUTES), monitor.Monitor(options)
-    app.state.served = Served(Loading(), options, watch)
+    app.state.app_state = AppState(Loading(), options, watch)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
     loop, thread = asyncio.new_event_loop(), None
     try:
@@ -119,7 +119,7 @@ async def play(watch, events, prompt=QUESTION, *, once_looked_at=True):
         await asyncio.sleep(0.02)
     watched = watch.begin("chatcmpl-1", "hybrid:kl", prompt)
     for event in events:
-        watched.hear(event)
+        watched.observe(event)
         if isinstance(event, TokenEmitted):
             await asyncio.sleep(0.02)
     watched.end()
@@ -228,11 +228,11 @@ def test_a_hostile_text_is_shown_and_does_nothing(looking):
         assert seen["errors"] == []
 
 
-class Open(StandingReader):
+class Open(HealthReader):
     """How an open client stands, without one."""
 
     async def read(self, backend):
-        return Standing(loading=False, contexts=1, busy=0, queued=0, breaker="closed", breaker_left_s=0.0)
+        return HealthSnapshot(loading=False, contexts=1, busy=0, queued=0, breaker="closed", breaker_left_s=0.0)
 
 
 def test_a_failed_request_has_its_reason_below_its_row_and_a_day_has_24_hours(looking):
@@ -243,7 +243,7 @@ def test_a_failed_request_has_its_reason_below_its_row_and_a_day_has_24_hours(lo
     events += [RequestSettled("b", "check", CloudUsage(3, 1), 7, 3.0), CheckAnswered("b", 4)]
     events.append(TokenEmitted(0, Token(1, "four", "local", "accepted")))
     with served(ServeOptions(shows_texts=True)) as (url, watch, call):
-        watch.standing = Open()
+        watch.health = Open()
         call(play(watch, events, once_looked_at=False)).result(60)
         seen = looking(url, "wide")["wide"]
     assert seen["requests"] == ["check", f"failed: {why}", "check"]

@@ -30,15 +30,15 @@ from hybrid.record.events import (
 )
 from hybrid.record.state import AnswerState, family
 from hybrid.serve.errors import reason_of
-from hybrid.serve.reducer import LEFT, NUM_FINISHED, REASONS, AskedAnswer, MonitorState, reason_class
+from hybrid.serve.reducer import LEFT, NUM_FINISHED, REASONS, AnswerMetadata, MonitorState, reason_class
 from hybrid.types import CloudUsage, DegradedKind
 
 
 def fold(events, *, shows_texts=True, prompt="secret question", state=None, name="one"):
     state = state or MonitorState(shows_texts=shows_texts)
-    log = state.begin(AskedAnswer(name, "hybrid", 1.0, prompt))
+    log = state.begin(AnswerMetadata(name, "hybrid", 1.0, prompt))
     for event in events:
-        state.hear(log, event)
+        state.observe(log, event)
     return state, log
 
 
@@ -111,10 +111,10 @@ def test_the_counts_at_the_end_are_the_answers_own(stream: Stream):
 def test_spent_and_reserved_are_together_what_the_client_counts_and_spent_never_falls(stream: Stream, data):
     """Two tills that disagree would each be believed by somebody."""
     state = MonitorState()
-    log = state.begin(AskedAnswer("one", "hybrid", 1.0))
+    log = state.begin(AnswerMetadata("one", "hybrid", 1.0))
     before = 0
     for number, event in each_of(enumerate(stream.events, start=1)):
-        state.hear(log, event)
+        state.observe(log, event)
         for cost in (state.totals.cost, log.state.cost):
             known = None if cost.settled is None or cost.reserved is None else cost.settled + cost.reserved
             assert known == cost.spent.nanousd == most_spent(stream.events[:number])
@@ -204,14 +204,14 @@ def test_a_question_counts_as_a_relay_once_a_request_of_it_leaves():
     state, log = fold([])
     assert (log.head["relayed"], state.totals.answers["relayed"]) == (False, 0)
     for name in "ab":  # asked again
-        state.hear(log, RequestSent(name, "relay", 0, 4, 500))
+        state.observe(log, RequestSent(name, "relay", 0, 4, 500))
     assert (log.head["relayed"], state.totals.answers["relayed"]) == (True, 1)
 
 
 def test_what_is_not_known_is_none_and_never_zero():
     state, log = fold([RequestSent("r", "write", 0, 4, None)])
     assert log.head["reserved"] is None
-    state.hear(log, RequestSettled("r", "write", CloudUsage(3, 1), None, 2.0))
+    state.observe(log, RequestSettled("r", "write", CloudUsage(3, 1), None, 2.0))
     assert (log.head["spent"], log.head["reserved"]) == (None, 0)
     assert log.head["prompt_tokens"] is None
     assert log.head["threshold"] is None
@@ -228,7 +228,7 @@ def test_the_threshold_is_the_judges_and_only_of_kl():
 def test_the_state_is_bounded_and_the_oldest_finished_answers_are_dropped_first():
     """An endpoint runs for months."""
     state = MonitorState()
-    first = state.begin(AskedAnswer("under way", "hybrid", 0.0))
+    first = state.begin(AnswerMetadata("under way", "hybrid", 0.0))
     for number in range(3 * NUM_FINISHED):
         _, log = fold([], state=state, name=f"n{number}")
         state.end(log)
@@ -238,7 +238,7 @@ def test_the_state_is_bounded_and_the_oldest_finished_answers_are_dropped_first(
     assert state.totals.answers["finished"] == 3 * NUM_FINISHED
     for number in range(1000):
         token = Token(1, "", "cloud", "recovered", why=f"KL {number} nats, " + "x" * number)
-        state.hear(first, TokenEmitted(number, token))
+        state.observe(first, TokenEmitted(number, token))
     assert len(state.totals.reasons) <= 25
     assert len(state.totals.counts) <= 25
 
@@ -283,11 +283,11 @@ UNASKED = (
 def test_the_clouds_state_is_that_of_the_last_word_on_it_in_any_answer(told):
     """Eleven minutes after its death the page said that it was reachable: nothing but the breaker was looked at."""
     state = MonitorState(shows_texts=True)
-    logs = [state.begin(AskedAnswer(f"n{number}", "hybrid", 10.0 + number)) for number in range(3)]
+    logs = [state.begin(AnswerMetadata(f"n{number}", "hybrid", 10.0 + number)) for number in range(3)]
     last = None
     for number, event in each_of(told, least=0):
         before = state.totals.version
-        state.hear(logs[number], event)
+        state.observe(logs[number], event)
         if event in ANSWERED or event in SILENT:
             silent = event in SILENT
             last = {"answers": not silent, "why": "gone" if silent else None, "at": 10.0 + number}

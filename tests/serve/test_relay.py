@@ -11,8 +11,8 @@ from chat_upstream import CUT, DONE, STAY, STREAM, USAGE, WHOLE, Script, delta, 
 from relays import PRICE, TOOLS, relaying
 
 from hybrid.cloud.relay_bounds import worst_case
+from hybrid.serve.app_state import ServeOptions
 from hybrid.serve.reducer import REASONS
-from hybrid.serve.served import ServeOptions
 from hybrid.types import CloudUsage
 
 CHARGED = PRICE.cost(CloudUsage(12, 3))

@@ -9,8 +9,8 @@ import signal
 import pytest
 from cases import each
 
+from hybrid.serve.app_state import ServeOptions
 from hybrid.serve.monitor import Monitor
-from hybrid.serve.served import ServeOptions
 from hybrid.serve.server import _signals
 
 

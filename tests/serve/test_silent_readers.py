@@ -16,8 +16,8 @@ from uvicorn.server import ServerState
 
 from hybrid.serve import server
 from hybrid.serve.app import make_app
+from hybrid.serve.app_state import AppState, ServeOptions
 from hybrid.serve.monitor import Monitor
-from hybrid.serve.served import Served, ServeOptions
 
 
 @asynccontextmanager
@@ -81,7 +81,7 @@ def test_a_relay_whose_caller_reads_nothing_is_closed_and_settled(house, run, mo
         async with relaying(flood, flood, Script.stream([*STREAM, DONE])) as relay:
             opened.client.relayer = relay.relayer
             monitor = Monitor(ServeOptions())
-            async with served(make_app(Served(Opened(opened.client), ServeOptions(), monitor))) as port:
+            async with served(make_app(AppState(Opened(opened.client), ServeOptions(), monitor))) as port:
                 asked = {"model": "hybrid", "messages": [{"role": "user", "content": "a"}], "tools": TOOLS}
                 body = json.dumps({**asked, "stream": True, "max_tokens": 50}).encode()
                 head = b"POST /v1/chat/completions HTTP/1.1\r\ncontent-type: application/json\r\n"

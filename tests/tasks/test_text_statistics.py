@@ -14,8 +14,7 @@ from cases import each, each_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hybrid.tasks.statistics import Estimate, rpi
-from hybrid.tasks.text_statistics import advantage, bill_ratio, recovered_share, repetition
+from hybrid.tasks.statistics import Estimate, advantage, bill_ratio, recovered_share, repetition, rpi
 
 nats = st.integers(-40, 40).map(lambda n: n / 8)
 questions = st.lists(st.tuples(nats, nats, nats), max_size=30)

@@ -161,7 +161,7 @@ def test_the_right_answer_of_a_small_problem_is_known(family, level, question, a
 
 
 def lessons(model, num):
-    return [*islice(wordings.training_stream(model, "train", random.Random(2)), num)]
+    return [*islice(wordings.lesson_stream(model, "train", random.Random(2)), num)]
 
 
 @each("model", ["wordings-large", "wordings-small"])

@@ -18,6 +18,8 @@ from rich.console import Console
 from hybrid.cli.calibrate import page
 from hybrid.defer import CriticNumbers
 from hybrid.errors import UsageError
+from hybrid.report import html
+from hybrid.report.terminal import layout
 from hybrid.spend import AskPrices, Price
 from hybrid.tasks.statistics import Estimate
 from hybrid.tune.bought import CERTIFICATES
@@ -130,7 +132,7 @@ def test_a_rule_that_takes_more_than_the_cloud_alone_stands_beyond_it_in_the_cha
     told, cloud = pair.forecasts, pair.forecasts.chosen["cloud"]
     dear = [replace(cloud, name=f"dear {x:g}", bill=Estimate(x, x, x), bills=x * cloud.bills) for x in (1.5, 4.0)]
     pair = replace(pair, forecasts=replace(told, rows=[cloud, *dear]))
-    drawn = re.findall(r'<circle cx="([\d.]+)"', page.page([pair]))[:3]
+    drawn = re.findall(r'<circle cx="([\d.]+)"', html.page("calibrated", page.document([pair])))[:3]
     one, half_more, four = map(float, drawn)
     assert one < half_more < four
 
@@ -147,13 +149,13 @@ def test_terminal_page_and_json_hold_every_figure_and_nothing_becomes_markup(eas
     told = page.to_json(pairs[:1], kept)["pairs"][0]
     assert (told["used"], told["in_force"], told["lost"]) == (False, "the larger", data["pairs"][0]["lost"])
     console = Console(width=400, record=True, file=io.StringIO())
-    console.print(page.calibration(pairs[:1], kept))
+    console.print(layout(page.document(pairs[:1], kept), colours=False))
     lines = console.export_text().splitlines()
     down = sum(each.turned_down for each in pairs[0].calibration.questions)
     assert lines[2] == f"Of 24 drafts of the local model the cloud would turn {down} down."
     assert f"about {round(100 * pairs[0].proposed.of_cloud)} % of the cloud's own bill" in lines[3]
     assert lines[4].startswith("In force stays the larger: "), "plain sentences come before the tables"
-    shown = page.page(pairs)
+    shown = html.page("calibrated", page.document(pairs))
     assert "<b>one</b>" not in shown
     assert "&lt;b&gt;one&lt;/b&gt;" in shown
     assert "://" not in shown, "no host is named, and no endpoint need be"

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
 
-from hybrid.cli.exits import EXIT_PARTLY, check_writable, exit_codes, progress, write_whole
+from hybrid.cli.exits import EXIT_PARTLY, check_writable, exit_codes, print_report, progress
 from hybrid.cli.flags import takes_flags
 from hybrid.errors import CloudError, EngineError, UsageError, escape_controls
 from hybrid.settings.setting_info import SettingPlace
@@ -129,7 +128,8 @@ def _calibrate(
     use: bool,
     as_json: bool,
 ) -> None:
-    from hybrid.cli.calibrate.labels import asked_by, label_pairs  # noqa: PLC0415  (help needs no llama.cpp)
+    from hybrid.cli.calibrate import page  # noqa: PLC0415  (help needs no llama.cpp)
+    from hybrid.cli.calibrate.labels import asked_by, label_pairs  # noqa: PLC0415
     from hybrid.settings.sources import load  # noqa: PLC0415
     from hybrid.tune.bought import read_judge  # noqa: PLC0415
     from hybrid.tune.buying import bundled_families  # noqa: PLC0415
@@ -144,11 +144,12 @@ def _calibrate(
             pairs = [_fitted(each, chosen, tell) for each in labelled]
             tell("the tables are worked out")
             known = [_kept(each, use=use) for each in pairs]
-            shown = _laid_out(pairs, known, as_json=as_json, report=report)
+            told = json.dumps(page.to_json(pairs, known), allow_nan=False) if as_json else None
+            shown = page.document(pairs, known)
     except (KeyboardInterrupt, OSError, EngineError, CloudError):
         typer.echo("hybrid: what was bought is kept; the same command goes on from there", err=True)
         raise
-    _show(*shown, report=report)
+    print_report("hybrid calibrate", shown, told, html=report)
     for each in labelled:
         if each.bought.ended is not None:
             why = escape_controls(each.bought.ended[1])
@@ -186,27 +187,6 @@ def _kept(pair: CalibratedPair, *, use: bool) -> CalibrationInForce:
         keep_calibration(new)
     replaced = told_calibration(before[0]) if before else None
     return CalibrationInForce(used, in_force(new.local, new.cloud, new.critic), replaced)
-
-
-def _laid_out(
-    pairs: list[CalibratedPair], known: list[CalibrationInForce], *, as_json: bool, report: Path | None
-) -> tuple[str | RenderableType, str | None]:
-    """Return what standard output gets, and the page."""
-    from hybrid.cli.calibrate import page  # noqa: PLC0415
-
-    said = json.dumps(page.to_json(pairs, known), allow_nan=False) if as_json else page.calibration(pairs, known)
-    return said, page.page(pairs) if report else None
-
-
-def _show(said: str | RenderableType, written: str | None, report: Path | None) -> None:
-    try:
-        if isinstance(said, str):
-            typer.echo(said)
-        else:
-            Console(highlight=False).print(said, crop=False)
-    finally:  # also where whoever read standard output has left
-        if report and written is not None:
-            write_whole(report, written)
 
 
 def _take_back(local: list[str] | None, flags: dict[str, Any], *, as_json: bool) -> None:

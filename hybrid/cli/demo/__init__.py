@@ -13,12 +13,12 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from hybrid.cli.exits import check_writable, exit_codes, write_whole
-from hybrid.errors import UsageError, escape_controls
+from hybrid.cli.exits import check_writable, exit_codes, print_report
+from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
-    from hybrid.cli.demo.report import DemoReport
     from hybrid.lab.arms import Arm, Comparison, Plan, ReportAnswer
+    from hybrid.report import Document
 
 EPILOG = """
 The bundled pair answers generated problems it was not trained on, in five ways: the small model alone, the policies
@@ -85,17 +85,16 @@ def demo(
                 check_writable(flag, path)
         if html and svg and html.resolve() == svg.resolve():
             raise UsageError("--html and --svg name the same file")
-        if calibrate:
-            _calibrate(tasks, seed, keeps_cache=scoring_keeps_cache, as_json=as_json)
-        else:
-            demonstrate = _demonstrate_real if real else _demonstrate
-            _show(*demonstrate(tasks, seed, keeps_cache=scoring_keeps_cache), as_json=as_json, html=html, svg=svg)
+        demonstrate = _calibrate if calibrate else _demonstrate_real if real else _demonstrate
+        shown, found = demonstrate(tasks, seed, keeps_cache=scoring_keeps_cache)
+        told = json.dumps(found, ensure_ascii=False, allow_nan=False) if as_json else None
+        print_report("hybrid demo", shown, told, html=html, svg=svg)
 
 
 demo.__doc__ = f"{demo.__doc__}\n{EPILOG}"
 
 
-def _demonstrate(tasks: int | None, seed: int, *, keeps_cache: bool) -> tuple[DemoReport, dict[str, Any]]:
+def _demonstrate(tasks: int | None, seed: int, *, keeps_cache: bool) -> tuple[Document, dict[str, Any]]:
     from hybrid.cli.demo import report  # noqa: PLC0415
     from hybrid.lab import demo as room  # noqa: PLC0415  (help and usage errors need no llama.cpp)
     from hybrid.lab.arms import Plan  # noqa: PLC0415
@@ -104,7 +103,7 @@ def _demonstrate(tasks: int | None, seed: int, *, keeps_cache: bool) -> tuple[De
     return report.demonstration(comparison), room.to_json(comparison)
 
 
-def _demonstrate_real(tasks: int | None, seed: int, *, keeps_cache: bool) -> tuple[DemoReport, dict[str, Any]]:
+def _demonstrate_real(tasks: int | None, seed: int, *, keeps_cache: bool) -> tuple[Document, dict[str, Any]]:
     from hybrid.cli.demo import real  # noqa: PLC0415
     from hybrid.lab import real_demo as room  # noqa: PLC0415
 
@@ -117,34 +116,14 @@ def _demonstrate_real(tasks: int | None, seed: int, *, keeps_cache: bool) -> tup
     return real.demonstration(found), room.to_json(found)
 
 
-def _show(shown: DemoReport, found: dict[str, Any], *, as_json: bool, html: Path | None, svg: Path | None) -> None:
-    from hybrid.cli.demo import page, tables  # noqa: PLC0415
-
-    try:
-        if as_json:
-            _print_json(shown.warning, found)
-        else:
-            console = Console(highlight=False)
-            colours = console.color_system is not None and not console.no_color
-            console.print(tables.demonstration(shown, colours=colours), crop=False)
-    finally:  # also where whoever read standard output has left
-        if html:
-            write_whole(html, page.page(shown))
-        if svg:
-            write_whole(svg, tables.picture(tables.demonstration(shown, colours=True)))
-
-
-def _calibrate(tasks: int | None, seed: int, *, keeps_cache: bool, as_json: bool) -> None:
-    from hybrid.cli.demo import report, tables  # noqa: PLC0415
+def _calibrate(tasks: int | None, seed: int, *, keeps_cache: bool) -> tuple[Document, dict[str, Any]]:
+    from hybrid.cli.demo import report  # noqa: PLC0415
     from hybrid.lab import calibration as room  # noqa: PLC0415
     from hybrid.lab.arms import Plan  # noqa: PLC0415
 
     plan = Plan(room.NUM_PROBLEMS if tasks is None else tasks, "calibration", seed, keeps_cache)
     comparison = _compare(room.ARMS, plan)
-    if as_json:
-        _print_json(report.warning(comparison.trials), room.to_json(comparison))
-    else:
-        Console(highlight=False).print(tables.calibration(comparison))
+    return report.calibration(comparison), room.to_json(comparison)
 
 
 def _compare(arms: Sequence[Arm], plan: Plan) -> Comparison:
@@ -170,10 +149,3 @@ def _progress(arms: Sequence[Arm], num_problems: int) -> Iterator[ReportAnswer]:
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("the server starts", total=len(arms) * num_problems)
         yield lambda arm, _: bar.update(task, advance=1, description=f"{arm.name} {turn[arm.name]}")
-
-
-def _print_json(warning: str | None, value: object) -> None:
-    """Print one object on standard output, and on standard error what nobody should overlook in it."""
-    typer.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
-    if warning:
-        typer.echo(f"hybrid: {escape_controls(warning)}", err=True)

@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 from hybrid.cli.demo import report
-from hybrid.cli.demo.report import DemoReport, ShownAnswer, ShownQuestion
 from hybrid.lab.arms import Trial
 from hybrid.lab.real_demo import CLOUD, HYBRIDS, LOCAL, LOCAL_MODEL, MAX_TOKENS, PACKAGE, RealComparison
+from hybrid.report import AnswerTokens, Block, Heading, Table, Text, Tokens
 
 # Broken where a terminal of 80 columns needs it.
 COLUMNS = ("", "by the\ncloud", "requests", "bill in\nUSD", "of the\ncloud's", "excess nats\na token")
 VERDICTS = {True: "right", False: "wrong", None: ""}
 
 
-def demonstration(found: RealComparison) -> DemoReport:
+def demonstration(found: RealComparison) -> list[Block]:
     """Return what is shown of the real pair."""
 
-    def shown(name: str, number: int) -> ShownAnswer:
+    def shown(name: str, number: int) -> AnswerTokens:
         answer, losses = found.trials[name].answers[number], found.excess_nats[name][number]
-        return ShownAnswer(name, VERDICTS[found.is_right(name, number)], answer, losses)
+        return report.answer_tokens(name, VERDICTS[found.is_right(name, number)], answer, losses)
 
-    def example(number: int) -> ShownQuestion:
+    def example(number: int) -> Tokens:
         question = found.questions[number]
-        return ShownQuestion(f"{question.kind}: {question.text}", tuple(shown(name, number) for name in found.trials))
+        return Tokens(f"{question.kind}: {question.text}", tuple(shown(name, number) for name in found.trials))
 
-    return DemoReport(
-        headline="A small model writes here, a large one is asked where it would disagree",
-        warning=report.warning(found.trials),
-        how_chosen="questions of the test split, drawn by the seed, the kinds taking turns",
-        examples=tuple(map(example, range(len(found.questions)))),
-        about_table=f"All {len(found.questions)} questions",
-        columns=COLUMNS,
-        rows=tuple(_row(found, trial) for trial in found.trials.values()),
-        scores=(),
-        notes=_notes(found),
-    )
+    return [
+        *report.introduction(found.trials, "questions of the test split, drawn by the seed, the kinds taking turns"),
+        *map(example, range(len(found.questions))),
+        Heading(f"All {len(found.questions)} questions", page_only=True),
+        Table("", COLUMNS, [_row(found, trial) for trial in found.trials.values()]),
+        *(Text(said, "faint") for said in _notes(found)),
+    ]
 
 
 def _row(found: RealComparison, trial: Trial) -> tuple[str, ...]:

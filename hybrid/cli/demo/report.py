@@ -1,98 +1,83 @@
-"""The sentences and numbers of a demonstration, shared by terminal, picture and page. No colour, no markup.
+"""The sentences and numbers of a demonstration, as a document.
 
-``DemoReport`` is all that is shown; this file makes that of the bundled pair, ``real.py`` that of the real one. The
-laws (``tests/cli/test_report.py``): both models' raw scores stand beside every RPI, defined or not; a failing cloud is
-reported first; an undefined number is a dash.
+This file makes that of the bundled pair, ``real.py`` that of the real one. The laws (``tests/cli/test_report.py``):
+both models' raw scores stand beside every RPI, defined or not; a failing cloud is reported first; an undefined number
+is a dash.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
+from hybrid.cli.show import provenance
 from hybrid.lab.arms import LARGE, PRICE, SMALL, Arm, Comparison, Trial
 from hybrid.lab.calibration import choose_arms, is_shipped
 from hybrid.lab.demo import HOW_CHOSEN, HYBRIDS, pick_examples
 from hybrid.record.answer import Answer, Token
+from hybrid.report import AnswerTokens, Block, Heading, Table, Text, Tokens
 from hybrid.tasks.statistics import Estimate
 from hybrid.types import Divergence
 
-LEGEND = {
-    "checked": "drafted here, checked by the cloud",
-    "local": "written here, nobody asked",
-    "cloud": "written by the cloud",
-}
 # Broken where a terminal of 80 columns needs it.
 COLUMNS = ("", "correct", "by the\ncloud", "requests", "bill in\nUSD", "of the large\nmodel's bill")
 UNDEFINED = "-"
-# More reasons than these are not read beside an answer; the page has them all.
-MOST_HANDOFFS = 3
+HEADLINE = "A small model writes here, a large one is asked where it would disagree"
 
 
-@dataclass(frozen=True)
-class ShownAnswer:
-    """An answer under a heading, what is said of it, and each token's excess loss in nats where that was measured."""
-
-    heading: str
-    verdict: str
-    answer: Answer
-    excess_nats: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
-class ShownQuestion:
-    """A question, and its answers by the arms' names."""
-
-    heading: str
-    answers: tuple[ShownAnswer, ...]
-
-
-@dataclass(frozen=True)
-class DemoReport:
-    """All that a demonstration shows. ``scores``: a label and a value each; ``every``: what the page alone holds."""
-
-    headline: str
-    warning: str | None
-    how_chosen: str
-    examples: tuple[ShownQuestion, ...]
-    about_table: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    scores: tuple[tuple[str, str], ...]
-    notes: tuple[str, ...]
-    every: tuple[ShownQuestion, ...] = ()
-
-
-def demonstration(comparison: Comparison) -> DemoReport:
+def demonstration(comparison: Comparison) -> list[Block]:
     """Return what is shown of the bundled pair."""
     problems, names = comparison.problems, [arm.name for arm in HYBRIDS]
 
-    def shown(name: str, number: int, heading: str) -> ShownAnswer:
+    def shown(name: str, number: int, heading: str) -> AnswerTokens:
         trial = comparison.trials[name]
-        return ShownAnswer(heading, "right" if trial.correct[number] else "wrong", trial.answers[number])
+        return answer_tokens(heading, "right" if trial.correct[number] else "wrong", trial.answers[number])
 
-    def example(number: int) -> ShownQuestion:
+    def example(number: int) -> Tokens:
         heading = f"{problems[number].family}: {problems[number].question}"
-        return ShownQuestion(heading, tuple(shown(name, number, name) for name in (SMALL.name, *names)))
+        return Tokens(heading, tuple(shown(name, number, name) for name in (SMALL.name, *names)))
 
-    def every(name: str) -> ShownQuestion:
+    def every(name: str) -> Tokens:
         right = f"{name}: {comparison.trials[name].num_correct} of {len(problems)} right"
-        return ShownQuestion(right, tuple(shown(name, n, problem.question) for n, problem in enumerate(problems)))
+        return Tokens(right, tuple(shown(name, n, each.question) for n, each in enumerate(problems)), folded=True)
 
-    return DemoReport(
-        headline="A small model writes here, a large one is asked where it would disagree",
-        warning=warning(comparison.trials),
-        how_chosen=HOW_CHOSEN,
-        examples=tuple(map(example, pick_examples(comparison))),
-        about_table=f"All {len(problems)} problems",
-        columns=COLUMNS,
-        rows=tuple(row(comparison, name) for name in comparison.trials),
-        scores=tuple(score for name in names for score in scores(comparison, name)),
-        notes=(about_rpi(comparison), *notes(comparison), about_settings()),
-        every=tuple(map(every, names)),
-    )
+    return [
+        *introduction(comparison.trials, HOW_CHOSEN),
+        *map(example, pick_examples(comparison)),
+        Heading(f"All {len(problems)} problems", page_only=True),
+        Table("", COLUMNS, [row(comparison, name) for name in comparison.trials]),
+        Table("", (), [score for name in names for score in scores(comparison, name)]),
+        *(Text(said, "faint") for said in (about_rpi(comparison), *notes(comparison), about_settings())),
+        Heading("Every answer of the hybrids", page_only=True),
+        *map(every, names),
+    ]
+
+
+def introduction(trials: Mapping[str, Trial], how_chosen: str) -> list[Block]:
+    """Return what stands above the answers."""
+    failed = warning(trials)
+    alarm = [Text(failed, "alarm")] if failed else []
+    return [Heading(HEADLINE, 1, page_only=True), *alarm, Text(f"Shown: {how_chosen}.", "faint")]
+
+
+def calibration(comparison: Comparison) -> list[Block]:
+    """Return a row for each arm, and what a calibration would choose."""
+    best = {arm.name for arm in choose_arms(comparison).values()}
+    named, correct, share, *_, ratio = COLUMNS
+    rows = []
+    for name in comparison.trials:
+        _, *cells = row(comparison, name)
+        rpi = "" if name in {SMALL.name, LARGE.name} else interval(comparison.rpi(name))
+        rows.append((name, cells[0], rpi, cells[1], cells[-1], "*" if name in best else ""))
+    failed = warning(comparison.trials)
+    return [
+        *([Text(failed, "alarm")] if failed else []),
+        Table("", (named, correct, "RPI (95 %\ninterval)", share, ratio, ""), rows),
+        *(Text(f"* {said}") for said in choice(comparison)),
+        Text(),
+        *(Text(said, "faint") for said in (about_rpi(comparison), *notes(comparison))),
+    ]
 
 
 def row(comparison: Comparison, name: str) -> tuple[str, ...]:
@@ -205,19 +190,22 @@ def choice(comparison: Comparison) -> list[str]:
     ]
 
 
+def answer_tokens(heading: str, verdict: str, answer: Answer, excess_nats: Sequence[float] = ()) -> AnswerTokens:
+    """Return an answer token by token; ``excess_nats``: each one's excess loss, where that was measured."""
+    why, losses = reasons(answer), dict(enumerate(excess_nats))
+    tokens = tuple(
+        (token.text, provenance(token.source, token.how), hover(token, why.get(number), losses.get(number)))
+        for number, token in enumerate(answer.tokens)
+    )
+    return AnswerTokens(heading, verdict, tokens, tuple(handoffs(answer)))
+
+
 def handoffs(answer: Answer) -> list[str]:
     """Say where the cloud took the pen, and why."""
     return [
         f"token {handoff.position + 1}: {handoff.reason} ({_counted(handoff.tokens)} by the cloud)"
         for handoff in answer.handoffs
     ]
-
-
-def main_handoffs(answer: Answer) -> list[str]:
-    """Return the first hand-offs, and how many more there are; none where nobody but the cloud wrote."""
-    said = handoffs(answer) if any(token.source == "local" for token in answer.tokens) else []
-    left = len(said) - MOST_HANDOFFS
-    return said if left <= 1 else [*said[:MOST_HANDOFFS], f"and {left} more"]
 
 
 def _counted(num_tokens: int) -> str:

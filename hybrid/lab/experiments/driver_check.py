@@ -79,15 +79,10 @@ class ServedClient:
 
 
 @asynccontextmanager
-async def open_driver(
-    local: Path, cloud: Path, dialect: str = "vllm", critic: Path | None = None
-) -> AsyncIterator[ServedClient]:
-    """Open a client over a bundled server of the reference, with the world's settings and its idea of noise.
-
-    ``dialect``: the family whose routes the server has, and no others.
-    """
+async def open_driver(local: Path, cloud: Path, critic: Path | None = None) -> AsyncIterator[ServedClient]:
+    """Open a client over a bundled server of the reference, with the world's settings and its idea of noise."""
     async with AsyncExitStack() as stack:
-        url = await stack.enter_async_context(bundled_server(cloud, "--dialect", dialect))
+        url = await stack.enter_async_context(bundled_server(cloud, "--dialect", "vllm"))
         worker = Worker("hybrid-driver")
         stack.callback(worker.close)
         engines: list[Engine] = []
@@ -97,7 +92,7 @@ async def open_driver(
             engines.append(weights.context(min(NUM_CONTEXT, weights.longest_context or NUM_CONTEXT), threads=1))
             stack.callback(engines[-1].close)
         engine, reads = engines[0], engines[1] if critic else None
-        endpoint = Endpoint(Wire(url, None, Timeouts(), through_proxies=False), None, None, engine, dialect)
+        endpoint = Endpoint(Wire(url, None, Timeouts(), through_proxies=False), None, None, engine, "vllm")
         stack.push_async_callback(endpoint.aclose)
 
         async def connect(asked_at: float) -> Connection:

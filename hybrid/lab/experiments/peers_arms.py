@@ -23,7 +23,7 @@ from hybrid.defer.features import draft_numbers, question_numbers
 from hybrid.defer.logistic import sigmoid
 from hybrid.defer.signals import mean_surprise
 from hybrid.lab.experiments.decisions import KeptForecasts
-from hybrid.lab.experiments.learning_stream import LearningStream, StreamChoice, TaughtQuestion, outcome
+from hybrid.lab.experiments.learning_stream import TaughtQuestion, decide_stream, outcome
 from hybrid.lab.experiments.learning_trial import taught_question
 from hybrid.lab.experiments.tariffs import SETTINGS, CountedRequest, TokenPrices, ask_prices, cost
 from hybrid.policy.plan import UNKNOWN_WORTH, WORTH, DraftPlan, Worth
@@ -191,9 +191,9 @@ def _came_of(questions: PricedQuestions, number: int, plan: DraftPlan, checks: A
     question = questions.taught[number]
     if plan.action == "check" and plan.at >= len(question.signals):
         return tuple(float(each[number]) for each in checks)
-    done = outcome(question, plan, questions.ask)
+    right, paid = outcome(question, plan, questions.ask)
     sent = float(plan.action != "keep")
-    return float(done.right), done.paid, sent, sent
+    return float(right), paid, sent, sent
 
 
 def unknown_pair_arm(name: str, judge: str) -> PeerArm:
@@ -209,11 +209,10 @@ def _streams(questions: PricedQuestions, judge: str, worth: float) -> tuple[Floa
     """Decide the questions in streams that begin with nothing; return right, paid, requests and sent."""
     checks, rows = questions.arm(WHOLE_CHECK), []
     for start in range(0, len(questions.taught), STREAM):
-        choice = StreamChoice(SETTING, worth, token_prices=questions.prices)
-        for number, done in enumerate(LearningStream(choice, judge).run(questions.taught[start:][:STREAM]), start):
-            sent = float(done.action != "keep")
-            checked = tuple(float(each[number]) for each in checks)
-            rows.append(checked if done.action == "check" else (float(done.right), done.paid, sent, sent))
+        plans, _ = decide_stream(questions.taught[start:][:STREAM], worth, questions.ask, judge)
+        for number, plan in enumerate(plans, start):
+            whole = replace(plan, at=len(questions.taught[number].signals)) if plan.action == "check" else plan
+            rows.append(_came_of(questions, number, whole, checks))
     right, paid, requests, sent_any = np.array(rows).T
     return right, paid, requests, sent_any
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.defer import Calibration
+from hybrid.defer import Calibration, LabelledQuestion
 from hybrid.errors import UsageError
 from hybrid.lab.arms import estimate_to_json
 from hybrid.lab.experiments.foreign_peers import ForeignAnswers, ForeignRecord
-from hybrid.lab.experiments.learning_suite import FitCalibration
 from hybrid.lab.experiments.learning_trial import taught_question
 from hybrid.lab.experiments.peers_arms import TARIFFS, PeerArm, PricedQuestions, TriedDials, peer_arms
 from hybrid.lab.experiments.peers_suite import NUM_LABELS
@@ -207,6 +206,7 @@ def _rounded(value: float) -> float:
 NUMS_OF_LABELS = (100, 300, 1000)
 Records = Sequence[Mapping[str, Any]]
 Say = Callable[[str], None]
+FitCalibration = Callable[[Sequence[LabelledQuestion]], Calibration]
 
 
 @dataclass(frozen=True)

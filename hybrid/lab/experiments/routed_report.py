@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hybrid.defer import Calibration
-from hybrid.lab.experiments.chat_section import ChatSection
 from hybrid.lab.experiments.routed_section import RoutedSection
 from hybrid.lab.experiments.routed_table import RoutedTable
 from hybrid.lab.experiments.suite import PAIRS, REFERENCE, SAMPLED_TOP_K, draw_questions
 from hybrid.lab.experiments.tariffs import SETTINGS
 from hybrid.lab.experiments.text_report import agreement, routing_rows
-from hybrid.policy.planning import Planner
 from hybrid.tasks.assistant import QuestionSplit
 
 # What ``hybrid bench auto --real`` runs: open text of the real pairs, for a planner to decide about.
@@ -39,18 +37,6 @@ def routed_sections(num: int | None = None, split: QuestionSplit = "test", seed:
         *(section(f"{pair}, drawn at {TEMPERATURE:g}", pair, TEMPERATURE, NUM_SAMPLED) for pair in SPANS),
         *(section(f"{pair}, greedy, short checks", pair, 0.0, NUM_CHECKED, spans) for pair, spans in SPANS.items()),
         RoutedSection(f"{GRADED_PAIR}, graded questions", GRADED_PAIR, 0.0, graded),
-    )
-
-
-def chat_sections(
-    planners: Mapping[str, Planner], num: int | None = None, split: QuestionSplit = "test", seed: int = 0
-) -> tuple[ChatSection, ...]:
-    """Return the sections of ``--chat``: both pairs answering greedily, and the graded questions of both."""
-    drawn = tuple(draw_questions(split, min(num or NUM_GREEDY, NUM_GREEDY), seed))
-    graded = tuple(draw_questions(split, num or 1000, seed, graded=True))
-    return (
-        *(ChatSection(f"{pair}, greedy", pair, drawn, planners[pair]) for pair in SPANS),
-        *(ChatSection(f"{pair}, graded questions", pair, graded, planners[pair]) for pair in SPANS),
     )
 
 

@@ -36,8 +36,7 @@ from hybrid.lab.experiments.text_report import (
 from hybrid.policy.plan import DraftPlan, Worth
 from hybrid.policy.planning import Planner
 from hybrid.prob import Floats
-from hybrid.tasks.statistics import rpi, wilson
-from hybrid.tasks.text_statistics import bill_ratio
+from hybrid.tasks.statistics import bill_ratio, rpi, wilson
 
 # A swept dial: multiples of the worth at half the bill.
 SWEPT = tuple(np.geomspace(0.02, 50.0, 81).tolist())

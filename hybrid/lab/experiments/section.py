@@ -132,8 +132,7 @@ class ModelPair:
 class SectionRun:
     """What is run: sections, the files of their pairs, the folder of the part files, and the seed of all draws.
 
-    ``check_share``: how many of the answers are written again by the client over the bundled server, which has the
-    routes of ``dialect``.
+    ``check_share``: how many of the answers are written again by the client over the bundled server.
     """
 
     sections: tuple[Section, ...]
@@ -142,7 +141,6 @@ class SectionRun:
     seed: int = 0
     num_processes: int = 2
     check_share: float = SHARE
-    dialect: str = "vllm"
 
     @property
     def units(self) -> list[tuple[int, int]]:
@@ -273,7 +271,7 @@ async def _answer_all(run: SectionRun, tasks: Any, news: Any) -> None:
                         open_world(pair.local, pair.cloud, critic=pair.critic)
                     )
                     if run.check_share:
-                        driver = open_driver(pair.local, pair.cloud, run.dialect, pair.critic)
+                        driver = open_driver(pair.local, pair.cloud, pair.critic)
                         drivers[section.pair] = await stack.enter_async_context(driver)
                 record = await _answer(run, unit, worlds[section.pair], drivers.get(section.pair))
                 part.write(json.dumps({"key": run.key(unit)} | record) + "\n")

@@ -18,7 +18,7 @@ from hybrid.lab.experiments.position_table import positions
 from hybrid.lab.experiments.section import CLOUD, LOCAL, CheckAnswer, answer_arms, arms_to_json, spent_record
 from hybrid.lab.experiments.world import World, WorldAnswer
 from hybrid.tasks.assistant import QUESTIONS, AssistantQuestion, QuestionSplit
-from hybrid.tasks.text_statistics import repetition
+from hybrid.tasks.statistics import repetition
 from hybrid.types import Ids, Sampling
 
 # One question of real text under the rules of a section, as plain data: what a part file keeps.

@@ -15,8 +15,7 @@ from hybrid.lab.experiments.position_table import position_table
 from hybrid.lab.experiments.suite import TextSection
 from hybrid.lab.experiments.tariffs import PRICES, SETTINGS, CountedRequest, PriceSetting, TokenPrices, cost
 from hybrid.prob import Floats
-from hybrid.tasks.statistics import rpi, wilson
-from hybrid.tasks.text_statistics import advantage, bill_ratio, recovered_share
+from hybrid.tasks.statistics import advantage, bill_ratio, recovered_share, rpi, wilson
 
 # The second table: what each rule recovers of the loss between the two models, and what it costs under each tariff.
 #

@@ -27,8 +27,7 @@ from hybrid.lab.experiments.tariffs import PRICES, SETTINGS, cost, counted
 from hybrid.lab.experiments.world import World, WorldAnswer
 from hybrid.prob import Floats, FullRow, Partition, concept_kl, kl
 from hybrid.tasks import Problem, Split, distinct, wordings
-from hybrid.tasks.statistics import Estimate, wilson
-from hybrid.tasks.text_statistics import advantage, bill_ratio
+from hybrid.tasks.statistics import Estimate, advantage, bill_ratio, wilson
 from hybrid.types import Ids, Sampling
 
 THRESHOLDS = (0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0)

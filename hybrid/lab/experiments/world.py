@@ -44,7 +44,7 @@ from hybrid.prob import UNMEASURED, Dense, Floats, Partition, TopK, warp
 from hybrid.record.answer import Answer
 from hybrid.record.events import RequestKind, Started
 from hybrid.run import AsyncClient, Finished, FurtherModel, LocalModel, RequestSettled
-from hybrid.run.deferral import AskedQuestion, BoundPlanner
+from hybrid.run.deferral import BoundPlanner, PlanningContext
 from hybrid.run.drafting import CursorCritic
 from hybrid.run.text_rows import TextRows, Writer
 from hybrid.settings.config import NO_LEDGER, AnswerChoices, Settings
@@ -216,7 +216,7 @@ class ArmPlanners:
     async def times(self, can: Capabilities) -> None:
         """No probe has measured a world."""
 
-    async def bind(self, asked: AskedQuestion) -> BoundPlanner:  # noqa: ARG002  (the port's shape)
+    async def bind(self, asked: PlanningContext) -> BoundPlanner:  # noqa: ARG002  (the port's shape)
         """Return the arm's planner. Raises ValueError where it has none."""
         if self.planner is None:
             msg = "an arm of a world decides by its own planner, or by none"

@@ -262,7 +262,7 @@ def _paper(choices: PolicyOptions, nats: float) -> Policy:
     span = choices.span or SPAN
     # Nothing is recovered: the cloud writes the next tokens itself.
     judge = replace(threshold_judge(choices, nats), sampler=None)
-    return Policy("paper", span, ALWAYS, judge, judged_tokens=0, handoff_tokens=span, lead=LEAD)
+    return Policy("paper", span, ALWAYS, judge, scope=0, handoff_tokens=span, lead=LEAD)
 
 
 def _fsd(choices: PolicyOptions, nats: float) -> Policy:

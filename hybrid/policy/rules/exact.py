@@ -120,7 +120,7 @@ def _exact(choices: PolicyOptions, _: float) -> Policy:
 def _u_hlm(choices: PolicyOptions, uncertainty: float) -> Policy:
     check_drawable("u-hlm", choices.sampling, choices.cloud_top_k)
     judge = ExactSampling(TargetSampler(choices.sampling))
-    return Policy("u-hlm", choices.span or SPAN, PerturbationGate(uncertainty), judge, judged_tokens=1)
+    return Policy("u-hlm", choices.span or SPAN, PerturbationGate(uncertainty), judge, scope=1)
 
 
 GREEDY_EXACT = Preset(

@@ -133,7 +133,7 @@ def _relaxed(choices: PolicyOptions, share: float) -> Policy:
 def _certified(choices: PolicyOptions, bound_nats: float) -> Policy:
     check_drawable("certified", choices.sampling, choices.cloud_top_k)
     gate = CertifiedSkipGate(bound_nats)
-    return Policy("certified", choices.span or SPAN, gate, accept_only_best(choices), judged_tokens=1)
+    return Policy("certified", choices.span or SPAN, gate, accept_only_best(choices), scope=1)
 
 
 RELAXED = Preset(

@@ -14,9 +14,9 @@ from hybrid.tasks.wordings.families import (
     WordingsModel,
     grade,
     is_told,
+    lesson_stream,
     meaning,
     say,
-    training_stream,
 )
 
 __all__ = [
@@ -33,7 +33,7 @@ __all__ = [
     "WordingsModel",
     "grade",
     "is_told",
+    "lesson_stream",
     "meaning",
     "say",
-    "training_stream",
 ]

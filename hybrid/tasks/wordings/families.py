@@ -275,7 +275,7 @@ class Lesson:
     begun: str = ""
 
 
-def training_stream(model: WordingsModel, split: Split, rng: Rng) -> Iterator[Lesson]:
+def lesson_stream(model: WordingsModel, split: Split, rng: Rng) -> Iterator[Lesson]:
     """Yield problems of one split with the text a model is trained on, for ever: words by its taste.
 
     Half of the texts were begun in any words, and are gone on with in the model's own.

@@ -14,10 +14,10 @@ from hybrid.errors import MissingCapability, Unreachable
 from hybrid.prob import Dense
 from hybrid.record.answer import Token
 from hybrid.record.events import RecordingStarted, TokenEmitted
-from hybrid.serve import answering, listening
+from hybrid.serve import handler, response
+from hybrid.serve.app_state import ServeOptions
 from hybrid.serve.monitor import Monitor
-from hybrid.serve.replies import NOT_LISTED, RowKeeper, TokenScore, legacy
-from hybrid.serve.served import ServeOptions
+from hybrid.serve.replies import NOT_LISTED, RowKeeper, TokenLogprobs, legacy
 from hybrid.types import Sampling
 
 ASKED = {"seed": 5, "temperature": 0.8}
@@ -187,7 +187,7 @@ def test_a_full_queue_is_a_503_with_a_time(endpoint, run):
 
 
 def test_a_caller_in_line_is_told_that_the_connection_lives(endpoint, run, monkeypatch):
-    monkeypatch.setattr(listening, "PING_S", 0.01)
+    monkeypatch.setattr(response, "PING_S", 0.01)
 
     async def asked():
         served = endpoint()
@@ -197,7 +197,7 @@ def test_a_caller_in_line_is_told_that_the_connection_lives(endpoint, run, monke
         return await waiting
 
     heard = run(asked())
-    assert heard.body.startswith(listening.PING * 2)
+    assert heard.body.startswith(response.PING * 2)
     assert heard.events[-1] == "[DONE]"
 
 
@@ -219,7 +219,7 @@ def test_a_fault_of_ours_is_a_500_that_quotes_nothing(endpoint, run, monkeypatch
     def broken(*_):
         raise ValueError("a b c")
 
-    monkeypatch.setattr(answering, "usage_of", broken)
+    monkeypatch.setattr(handler, "usage_of", broken)
     monkeypatch.setattr("hybrid.serve.replies.usage_of", broken)
     heard = run(endpoint().chat())
     assert (heard.status, heard.error["code"]) == (500, "internal_error")
@@ -322,9 +322,9 @@ def test_what_no_utf_8_can_hold_is_told_in_an_error_all_the_same(endpoint, run, 
 def scores_of(*pieces, at_a_time=1):
     """What is told of these tokens, in parts of so many."""
     keeper = RowKeeper(1)
-    keeper.hear(RecordingStarted(pieces, (), Sampling(), 9))
+    keeper.observe(RecordingStarted(pieces, (), Sampling(), 9))
     tokens = [Token(i, "", "local", "draft") for i in range(len(pieces))]
-    scored = [keeper.hear(TokenEmitted(i, token)) for i, token in enumerate(tokens)]
+    scored = [keeper.observe(TokenEmitted(i, token)) for i, token in enumerate(tokens)]
     return [legacy(scored[i : i + at_a_time], 1) for i in range(0, len(scored), at_a_time)]
 
 
@@ -335,5 +335,5 @@ def test_an_offset_is_a_place_in_the_text_though_a_token_holds_a_part_of_a_chara
 
 
 def test_a_token_that_cannot_be_is_not_listed():
-    told = legacy([TokenScore(b"a", -math.inf, ((b"b", -math.inf),), 0)], 1)
+    told = legacy([TokenLogprobs(b"a", -math.inf, ((b"b", -math.inf),), 0)], 1)
     assert (told["token_logprobs"], told["top_logprobs"]) == ([NOT_LISTED], [{"b": NOT_LISTED}])

@@ -1,6 +1,6 @@
 """A body of either route, read: what is asked, how, and which of its fields only the cloud's own route can honour.
 
-The law (``tests/serve/test_asked.py``): every field that is given is honoured, named among those for a relay, named
+The law (``tests/serve/test_requests.py``): every field that is given is honoured, named among those for a relay, named
 among those that were ignored, or refused by its name. Nothing is dropped in silence.
 """
 
@@ -14,9 +14,9 @@ from typing import Any, Protocol, get_args
 import numpy as np
 
 from hybrid.record.conversation import Prompt
-from hybrid.serve.body import Body, Pace, Steps
+from hybrid.serve.app_state import HYBRID, policy_named
+from hybrid.serve.body import Body, Steps, ThreadPacer
 from hybrid.serve.errors import ApiError
-from hybrid.serve.served import HYBRID, policy_named
 from hybrid.settings.config import AnswerChoices
 from hybrid.types import Message, Role
 
@@ -152,7 +152,7 @@ RELAYED: Mapping[str, Callable[[Any], bool]] = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class GenerationRequest:
     """One request. ``top_logprobs`` None: no log-probabilities are wanted; 0: those of the tokens alone.
 
     ``relay``: fields that only the cloud's own chat route can honour; ``ignored``: those that change nothing here.
@@ -175,10 +175,10 @@ class Asked:
         return self.choices if seed is None or not index else {**self.choices, "seed": seed + index}
 
 
-class Read(Protocol):
+class FieldReader(Protocol):
     """What reads the fields of a body. ``steps``: how its long lists are gone through. Raises ApiError."""
 
-    def __call__(self, fields: Mapping[str, Any], steps: Steps = iter, /) -> Asked:
+    def __call__(self, fields: Mapping[str, Any], steps: Steps = iter, /) -> GenerationRequest:
         """Return what is asked."""
         ...
 
@@ -201,7 +201,7 @@ def num_values(raw: bytes, rest: Callable[[], object] = lambda: None) -> int:
     return count
 
 
-def object_of(raw: bytes, pace: Pace | None = None) -> dict[str, Any]:
+def object_of(raw: bytes, pace: ThreadPacer | None = None) -> dict[str, Any]:
     """Return the JSON object that a body holds, read at a pace. Raises ApiError.
 
     It is UTF-8, as JSON between systems is (RFC 8259, 8.1): in UTF-16 the marks could not be counted.
@@ -220,7 +220,7 @@ def object_of(raw: bytes, pace: Pace | None = None) -> dict[str, Any]:
     return found
 
 
-def read_chat(fields: Mapping[str, Any], steps: Steps = iter) -> Asked:
+def read_chat(fields: Mapping[str, Any], steps: Steps = iter) -> GenerationRequest:
     """Read the body of ``/v1/chat/completions``. Raises ApiError."""
     body = Body(fields)
     conversation = read_messages(body, steps)
@@ -232,7 +232,7 @@ def read_chat(fields: Mapping[str, Any], steps: Steps = iter) -> Asked:
     relay, form = (*conversation.relay, *_relayed(body)), _form(body)
     if not relay:
         _mind_nucleus(body, choices)
-    return Asked(  # what nobody has taken by now is ignored
+    return GenerationRequest(  # what nobody has taken by now is ignored
         model,
         conversation.turns,
         choices,
@@ -243,7 +243,7 @@ def read_chat(fields: Mapping[str, Any], steps: Steps = iter) -> Asked:
     )
 
 
-def read_completion(fields: Mapping[str, Any], _steps: Steps = iter) -> Asked:
+def read_completion(fields: Mapping[str, Any], _steps: Steps = iter) -> GenerationRequest:
     """Read the body of ``/v1/completions``: a text that is continued as it stands. Raises ApiError."""
     body = Body(fields)
     prompt = body.given("prompt")
@@ -267,7 +267,7 @@ def read_completion(fields: Mapping[str, Any], _steps: Steps = iter) -> Asked:
     _mind_nucleus(body, choices)
     choices["raw"] = True
     listed = body.whole("logprobs", 0, MOST_LISTED)
-    return Asked(model, prompt, choices, ignored=_ignored(body), top_logprobs=listed, **form)
+    return GenerationRequest(model, prompt, choices, ignored=_ignored(body), top_logprobs=listed, **form)
 
 
 def _shared(body: Body) -> tuple[str, AnswerChoices]:

@@ -11,9 +11,9 @@ from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.serve import asked
-from hybrid.serve.asked import MOST_CHOICES, MOST_STOPS, RELAYED, num_values, object_of, read_chat, read_completion
+from hybrid.serve import requests
 from hybrid.serve.errors import ApiError
+from hybrid.serve.requests import MOST_CHOICES, MOST_STOPS, RELAYED, num_values, object_of, read_chat, read_completion
 from hybrid.settings.config import Settings, names_for
 from hybrid.settings.setting_info import SettingPlace
 from hybrid.types import Message
@@ -262,7 +262,7 @@ HARD = st.text(st.sampled_from('"\\\\,[{a\u00e9'), max_size=12)
 def test_the_values_of_a_body_are_counted_without_reading_it(value, escaped, at_once):
     """Wherever the parts that are looked at end: a quote may stand in one, and what escapes it in the one before."""
     raw = json.dumps(value, ensure_ascii=escaped).encode()
-    with patch.object(asked, "COUNTED_AT_ONCE", at_once):
+    with patch.object(requests, "COUNTED_AT_ONCE", at_once):
         assert num_values(raw) == counted(value)
 
 
@@ -275,7 +275,7 @@ def test_no_fewer_values_are_counted_of_what_is_no_json_than_are_read_of_it(raw,
     for end in range(len(raw) + 1):
         with suppress(ValueError):
             read = max(read, counted(json.loads(b"[" + raw[:end] + b"]")))
-    with patch.object(asked, "COUNTED_AT_ONCE", at_once):
+    with patch.object(requests, "COUNTED_AT_ONCE", at_once):
         assert num_values(b"[" + raw) >= read
 
 

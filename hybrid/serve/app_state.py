@@ -87,10 +87,10 @@ class Backend(Protocol):
         ...
 
 
-class AnswerWatch(Protocol):
+class AnswerObserver(Protocol):
     """Whoever watches one answer."""
 
-    def hear(self, event: Event) -> None:
+    def observe(self, event: Event) -> None:
         """Take what happened. Never waits."""
         ...
 
@@ -102,16 +102,16 @@ class AnswerWatch(Protocol):
         ...
 
 
-class Watch(Protocol):
+class ServerObserver(Protocol):
     """Whoever watches all answers: the monitor and the metrics."""
 
-    def begin(self, answer_id: str, model: str, prompt: Prompt | None = None) -> AnswerWatch:
+    def begin(self, answer_id: str, model: str, prompt: Prompt | None = None) -> AnswerObserver:
         """Begin to watch an answer. ``model``: as the caller named it. ``prompt`` None: it is not to be shown."""
         ...
 
 
 @dataclass(frozen=True)
-class Served:
+class AppState:
     """One endpoint. A Starlette route finds it as ``request.app.state.served``.
 
     ``reading``: held while a long body is read, since what JSON says in three bytes takes 70 in memory.
@@ -119,5 +119,5 @@ class Served:
 
     backend: Backend
     options: ServeOptions
-    watch: Watch
+    watch: ServerObserver
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)

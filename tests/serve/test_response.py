@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from cases import each
 
-from hybrid.serve.listening import Listening
+from hybrid.serve.response import DisconnectAwareResponse
 
 
 def at_rest(served):
@@ -90,7 +90,7 @@ def test_work_ends_before_the_call_returns(run):
             started.set()
             await work(sender)
 
-        await Listening(working)({"type": "http"}, later, None)
+        await DisconnectAwareResponse(working)({"type": "http"}, later, None)
 
     run(begun())
     assert ended == [True]
@@ -109,7 +109,7 @@ def test_a_server_that_stops_ends_the_work_too(run):
         async def receive():
             await asyncio.Event().wait()
 
-        task = asyncio.create_task(Listening(work)({"type": "http"}, receive, None))
+        task = asyncio.create_task(DisconnectAwareResponse(work)({"type": "http"}, receive, None))
         await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -2,7 +2,7 @@
 
 A server tells a disconnect once, as a message to whoever receives; uvicorn raises nothing where one sends on. So the
 work of an answer and the wait for that message run side by side, and whichever ends first ends the other. The law
-(``tests/serve/test_listening.py``): when the call returns, the work has ended, its ``finally`` included, whether it had
+(``tests/serve/test_response.py``): when the call returns, the work has ended, its ``finally`` included, whether it had
 begun or not; nothing is left to a garbage collector.
 """
 
@@ -22,10 +22,10 @@ from hybrid.serve.errors import ApiError, api_error, internal_error
 # A caller that hears nothing for so long is told that the connection lives.
 PING_S = 10.0
 PING = b": ping\n\n"
-Work = Callable[["Sender"], Awaitable[None]]
+Work = Callable[["ResponseWriter"], Awaitable[None]]
 
 
-class Sender:
+class ResponseWriter:
     """What a caller is sent: a start, once, and parts of a body."""
 
     def __init__(self, send: Send) -> None:
@@ -62,7 +62,7 @@ class Sender:
             await self._send(message)
 
 
-class Listening:
+class DisconnectAwareResponse:
     """An ASGI response whose work is cancelled when the caller leaves."""
 
     def __init__(self, work: Work) -> None:
@@ -71,8 +71,8 @@ class Listening:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Work until the answer is sent, or nobody waits for it."""
-        sender = Sender(send)
-        work = asyncio.ensure_future(self._answer(sender, scope, receive))
+        writer = ResponseWriter(send)
+        work = asyncio.ensure_future(self._answer(writer, scope, receive))
         leaving = asyncio.ensure_future(_left(receive))
         try:
             await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -83,22 +83,22 @@ class Listening:
         if not work.cancelled():
             work.result()
 
-    async def _answer(self, sender: Sender, scope: Scope, receive: Receive) -> None:
+    async def _answer(self, writer: ResponseWriter, scope: Scope, receive: Receive) -> None:
         """Send what the work makes of it, or why there is nothing."""
         try:
-            await self._work(sender)
+            await self._work(writer)
         except ApiError as error:
-            if sender.begun:
+            if writer.begun:
                 raise
-            await error.response()(scope, receive, sender._send)
+            await error.response()(scope, receive, writer._send)
         except HybridError as error:
-            if sender.begun:
+            if writer.begun:
                 raise
-            await api_error(error).response()(scope, receive, sender._send)
+            await api_error(error).response()(scope, receive, writer._send)
         except Exception as error:  # noqa: BLE001  (a caller is told of any fault, and it is reported)
             told = internal_error(error)
-            if not sender.begun:
-                await told.response()(scope, receive, sender._send)
+            if not writer.begun:
+                await told.response()(scope, receive, writer._send)
 
 
 async def _left(receive: Receive) -> None:
@@ -123,7 +123,7 @@ async def ended(*tasks: asyncio.Future[Any]) -> None:
 
 
 @asynccontextmanager
-async def pinged(sender: Sender, headers: Mapping[str, str]) -> AsyncGenerator[None, None]:
+async def pinged(writer: ResponseWriter, headers: Mapping[str, str]) -> AsyncGenerator[None, None]:
     """Tell a caller, while the body runs, that the connection lives, wherever it hears nothing for ``PING_S``.
 
     A reply that has not begun by then begins with it, under ``headers``. Beside the body, not around each of its parts:
@@ -132,12 +132,12 @@ async def pinged(sender: Sender, headers: Mapping[str, str]) -> AsyncGenerator[N
 
     async def ping() -> None:
         while True:
-            silent_s = time.monotonic() - sender.last_at
+            silent_s = time.monotonic() - writer.last_at
             await asyncio.sleep(PING_S - silent_s)
-            if time.monotonic() - sender.last_at >= PING_S:
-                if not sender.begun:
-                    await sender.begin(200, headers)
-                await sender.write(PING)
+            if time.monotonic() - writer.last_at >= PING_S:
+                if not writer.begun:
+                    await writer.begin(200, headers)
+                await writer.write(PING)
 
     pinging = asyncio.create_task(ping())
     try:
