@@ -12,10 +12,9 @@ import typer
 
 from hybrid.cli.bench_auto import AUTO_EPILOG, auto
 from hybrid.cli.bench_peers import PEERS_EPILOG, peers
-from hybrid.cli.bench_text import TEXT_EPILOG, text
-from hybrid.cli.bench_wordings import WORDINGS_EPILOG, wordings
+from hybrid.cli.bench_text import TEXT_EPILOG, WORDINGS_EPILOG, text, wordings
 from hybrid.cli.exits import exit_codes, progress
-from hybrid.cli.text_tables import show
+from hybrid.cli.lab_tables import show
 from hybrid.errors import UsageError
 from hybrid.report import Table, Text, terminal
 

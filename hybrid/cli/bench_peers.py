@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 from rich.table import Table
 
+from hybrid.cli.bench_auto import real_calibration, shipped_calibration
 from hybrid.cli.exits import check_writable, exit_codes, progress, write_whole
-from hybrid.cli.text_tables import (
+from hybrid.cli.lab_tables import (
     AsJson,
     BenchSplit,
+    Cell,
     Out,
     Processes,
     agreement_line,
-    aligned_table,
+    at,
     estimate,
+    interval,
     out_folder,
     show,
+    table_of,
     wide_console,
 )
 from hybrid.errors import UsageError
@@ -29,15 +33,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hybrid.defer import Calibration
-    from hybrid.lab.experiments.learning_trial import TeachingSection
-    from hybrid.lab.experiments.peers_suite import Ground, Half
+    from hybrid.lab.experiments.grid import Grid, Record
+    from hybrid.lab.experiments.questions import Ground, Half
 
     GroundOf: TypeAlias = Callable[[Half, Callable[[str], None]], tuple[Ground, Calibration | None]]
 
 __all__ = ["PEERS_EPILOG", "peers", "print_peers_report"]
-
-
-# How the report of ``hybrid bench peers`` looks on a terminal; ``hybrid.lab.experiments`` decides what it says.
 
 
 def print_peers_report(report: dict[str, Any]) -> None:
@@ -47,10 +48,11 @@ def print_peers_report(report: dict[str, Any]) -> None:
         for tariff, dials in report["dials"].items():
             console.print(f"\n{report['ground']}, dials for an RPI of {dials['aim']:g} at {tariff}, set on "
                           f"{dials['questions']} questions:")  # fmt: skip
-            console.print(_dial_table(dials))
-            console.print(
-                "The best simple baselines: " + ", ".join(f"{w}: {n}" for w, n in dials["best simple"].items())
-            )
+            chosen = [{"arm": name, "dial": arm["dials"][arm["chosen"]]} | arm for name, arm in dials["arms"].items()]
+            forms = {"dial": ("dial", ".4g"), "RPI": ("rpi", ".2f"), "bill": ("bill", ".3f")}
+            columns = {"arm": at("arm")} | {name: at(key, form=form) for name, (key, form) in forms.items()}
+            console.print(table_of(chosen, columns))
+            console.print("The best simple baselines: " + _best(dials, ", "))
         return
     facts = report["facts"]
     console.print(
@@ -60,63 +62,58 @@ def print_peers_report(report: dict[str, Any]) -> None:
     )
     for tariff, found in report["tariffs"].items():
         console.print(f"\n{tariff}: dials as they were set (RPI, bill), and the bill with the dial swept:")
-        console.print(_row_table(found["rows"]))
-        console.print("RPI less that of the best simple baseline at the same bill: " +
-                      "; ".join(f"{w}: {n}" for w, n in found["best simple"].items()))  # fmt: skip
-        console.print(_difference_table(found["rows"]))
+        swept = {f"at {wanted}": interval("bill_at", wanted, digits=3) if wanted == "0.9" else
+                 at("bill_at", wanted, "value", form=".2f") for wanted in found["rows"][0]["bill_at"]}  # fmt: skip
+        console.print(table_of(found["rows"], PEER_COLUMNS | swept))
+        console.print("RPI less that of the best simple baseline at the same bill: " + _best(found, "; "))
+        console.print(table_of(found["rows"], DIFFERENCE_COLUMNS, DIFFERENCE_TITLES))
         console.print("Told by the first calibration questions' labels:", _forecast_table(found), sep="\n")
-        if found["routers"]:
-            console.print(f"Other people's routers, on the first {found['routers'][0]['questions']} questions:")
-            console.print(_router_table(found["routers"]), _difference_table(found["routers"]), sep="\n")
+        if routers := found["routers"]:
+            console.print(f"Other people's routers, on the first {routers[0]['questions']} questions:")
+            own = {"router": at("arm")} | {name: each for name, each in PEER_COLUMNS.items() if name != "arm"}
+            told = table_of(routers, own | {"seconds": at("seconds", form=".2f")})
+            console.print(told, table_of(routers, DIFFERENCE_COLUMNS, DIFFERENCE_TITLES), sep="\n")
     console.print(agreement_line(report["against_the_client"]))
 
 
-def _dial_table(dials: dict[str, Any]) -> Table:
-    shown = aligned_table("arm", "dial", "RPI", "bill")
-    for name, arm in dials["arms"].items():
-        shown.add_row(name, f"{arm['dials'][arm['chosen']]:.4g}", f"{arm['rpi']:.2f}", f"{arm['bill']:.3f}")
-    return shown
+def _best(found: dict[str, Any], between: str) -> str:
+    return between.join(f"{which}: {name}" for which, name in found["best simple"].items())
 
 
-def _row_table(rows: list[dict[str, Any]]) -> Table:
-    shown = aligned_table("arm", "right", "RPI", "bill", "sent", "requests", *(f"at {at}" for at in rows[0]["bill_at"]))
-    for row in rows:
-        swept = (estimate(each, 3) if at == "0.9" else _value(each) for at, each in row["bill_at"].items())
-        numbers = estimate(row["rpi"]), estimate(row["bill"]), f"{row['sent']:.2f}", f"{row['requests']:.2f}"
-        shown.add_row(row["arm"], str(row["right"]), *numbers, *swept)
-    return shown
+PEER_COLUMNS = {
+    "arm": at("arm"),
+    "right": at("right"),
+    "RPI": interval("rpi"),
+    "bill": interval("bill"),
+    "sent": at("sent", form=".2f"),
+    "requests": at("requests", form=".2f"),
+}
 
 
-def _router_table(rows: list[dict[str, Any]]) -> Table:
-    shown = aligned_table("router", "right", "RPI", "bill", "sent", "requests", "seconds")
-    for row in rows:
-        numbers = f"{row['sent']:.2f}", f"{row['requests']:.2f}", f"{row['seconds']:.2f}"
-        shown.add_row(row["arm"], str(row["right"]), estimate(row["rpi"]), estimate(row["bill"]), *numbers)
-    return shown
+def _less(which: str, cell: Cell) -> Cell:
+    return lambda row: cell(row["less"][which]) if which in row["less"] else "-"
 
 
-def _difference_table(rows: list[dict[str, Any]]) -> Table:
-    shown = aligned_table("arm", "no labels", "seen", "for 0.02", "as many labels", "seen", "for 0.02")
-    for row in rows:
-        parts: list[str] = []
-        for which in ("no labels", "labels"):
-            less = row["less"].get(which)
-            parts += ["-"] * 3 if less is None else [estimate(less, 3), f"{less['seen']:.3f}", str(less["needed"])]
-        shown.add_row(row["arm"], *parts)
-    return shown
+DIFFERENCE_TITLES = ("arm", "no labels", "seen", "for 0.02", "as many labels", "seen", "for 0.02")
+_SHOWN = {"less": lambda each: estimate(each, 3), "seen": at("seen", form=".3f"), "needed": at("needed")}
+DIFFERENCE_COLUMNS = {
+    "arm": at("arm"),
+    **{f"{which} {name}": _less(which, cell) for which in ("no labels", "labels") for name, cell in _SHOWN.items()},
+}
 
 
 def _forecast_table(found: dict[str, Any]) -> Table:
-    shown = aligned_table("arm", "bill told", "bill", "told of drafts turned down", "RPI told", "RPI")
     rows = {row["arm"]: row for row in found["rows"]}
-    for told in found["forecasts"]:
-        (bill, share, rpi), row = (estimate(told[which], 3) for which in ("bill", "share", "rpi")), rows[told["arm"]]
-        shown.add_row(row["arm"], bill, _value(row["bill"], 3), share, rpi, _value(row["rpi"], 3))
-    return shown
-
-
-def _value(told: dict[str, Any], digits: int = 2) -> str:
-    return "-" if told["value"] is None else f"{told['value']:.{digits}f}"
+    told = [each | {"of": rows[each["arm"]]} for each in found["forecasts"]]
+    columns = {
+        "arm": at("arm"),
+        "bill told": interval("bill", digits=3),
+        "bill": at("of", "bill", "value", form=".3f"),
+        "told of drafts turned down": interval("share", digits=3),
+        "RPI told": interval("rpi", digits=3),
+        "RPI": at("of", "rpi", "value", form=".3f"),
+    }
+    return table_of(told, columns)
 
 
 PEERS_EPILOG = """
@@ -188,12 +185,11 @@ def peers(
 def _report(
     dials: Path, half: Half, ground_of: GroundOf, routers: dict[str, int], processes: int, folder: Path | None
 ) -> dict[str, Any]:
-    from hybrid.cli.peers_forecasts import NUM_BOUGHT, LabelsSection, add_forecasts  # noqa: PLC0415
+    from hybrid.cli.peers_forecasts import NUM_BOUGHT, add_forecasts, bought_grid  # noqa: PLC0415
     from hybrid.lab.experiments.foreign_peers import check_peer, run_peer  # noqa: PLC0415
+    from hybrid.lab.experiments.grid import GridRun, ModelPair, run_grids  # noqa: PLC0415
     from hybrid.lab.experiments.peers_report import GroundRecords  # noqa: PLC0415
-    from hybrid.lab.experiments.peers_suite import CHECK_SHARE  # noqa: PLC0415
-    from hybrid.lab.experiments.problem_suite import THRESHOLD  # noqa: PLC0415
-    from hybrid.lab.experiments.section import ModelPair, SectionRun, run_sections  # noqa: PLC0415
+    from hybrid.lab.experiments.questions import CHECK_SHARE, THRESHOLD  # noqa: PLC0415
     from hybrid.tune.fit import fit  # noqa: PLC0415
 
     kept = _read(dials)
@@ -203,11 +199,10 @@ def _report(
         check_writable("--dials", dials)
     place = out_folder(folder, "bench-peers")
 
-    def records(section: TeachingSection) -> list[dict[str, Any]]:
-        pairs = {section.pair: ModelPair(calibration.local, calibration.cloud)}
-        run = SectionRun((section,), pairs, place, num_processes=processes, check_share=CHECK_SHARE)
-        found = run_sections(run, report_progress)
-        return [found[0, number] for number in range(len(section.questions))]
+    def records(grid: Grid) -> list[Record]:
+        pairs = {grid.pair: ModelPair(calibration.local, calibration.cloud)}
+        run = GridRun((grid,), pairs, place, num_processes=processes, check_share=CHECK_SHARE)
+        return run_grids(run, report_progress)[0]
 
     with progress("the problems are drawn") as report_progress:
         calibration, shipped = ground_of("calibration", report_progress)
@@ -218,15 +213,14 @@ def _report(
             msg = f"{calibration.name} has no calibration question after its {calibration.num_labels} labels for dials"
             raise UsageError(msg)
         fitted = partial(fit, local="bench", cloud="bench", judge=f"kl:{THRESHOLD:g}")
-        found = records(calibration.section)
+        found = records(calibration.grid)
         known = GroundRecords(calibration.name, found, fitted, shipped, calibration.num_labels)
         if half == "test":
             ground = ground_of("test", report_progress)[0]
-            tried = records(ground.section)
+            tried = records(ground.grid)
             asked = [run_peer(name, ground, place, most, report_progress) for name, most in routers.items()]
             report = known.tried(tried, kept[calibration.name], report_progress, asked)
-            labels = LabelsSection(ground.name, ground.name, calibration.questions[:NUM_BOUGHT], THRESHOLD)
-            add_forecasts(report, known, records(labels))
+            add_forecasts(report, known, records(bought_grid(ground.name, calibration.questions[:NUM_BOUGHT])))
             return report
         report = known.calibrated(report_progress)
         kept[calibration.name] = report["dials"]
@@ -239,19 +233,16 @@ def _ground_of(ladder: Path | None, num: int | None, *, real: bool) -> GroundOf:
 
     def drawn(half: Half, report_progress: Callable[[str], None]) -> tuple[Ground, Calibration | None]:
         from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL  # noqa: PLC0415  (llama.cpp is loaded with it)
-        from hybrid.cli.bench_auto import shipped_calibration  # noqa: PLC0415
-        from hybrid.cli.bench_routed import real_calibration  # noqa: PLC0415
         from hybrid.engine.real_models import model_file  # noqa: PLC0415
-        from hybrid.lab.experiments import peers_suite  # noqa: PLC0415
-        from hybrid.lab.experiments.problem_suite import THRESHOLD  # noqa: PLC0415
+        from hybrid.lab.experiments import questions as drawn  # noqa: PLC0415
 
         if real:
-            local, cloud = (model_file(name, report_progress) for name in peers_suite.REAL_MODELS)
-            return peers_suite.real_ground(local, cloud, half), real_calibration(*peers_suite.REAL_MODELS, local)
+            local, cloud = (model_file(name, report_progress) for name in drawn.REAL_MODELS)
+            return drawn.real_ground(local, cloud, half), real_calibration(*drawn.REAL_MODELS, local)
         if ladder is not None:
-            return peers_suite.ladder_ground(ladder, half, num if half == "test" else None), None
+            return drawn.ladder_ground(ladder, half, num if half == "test" else None), None
         own = num if half == "test" else None
-        return peers_suite.bundled_ground(BUNDLED_LOCAL, BUNDLED_CLOUD, half, own), shipped_calibration(THRESHOLD)
+        return drawn.bundled_ground(BUNDLED_LOCAL, BUNDLED_CLOUD, half, own), shipped_calibration()
 
     return drawn
 

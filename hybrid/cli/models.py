@@ -14,14 +14,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from hybrid.cli.exits import EXIT_ENGINE, exit_codes, progress
 from hybrid.cli.tasks import SplitName
 from hybrid.errors import EngineError, UsageError, escape_controls, spelled
+from hybrid.report import Table, terminal
 from hybrid.settings.names import BUNDLED, MODELS, NAMED, REAL
 from hybrid.settings.sources import cache_file
 
@@ -126,7 +123,7 @@ def eval_(
         if as_json:
             typer.echo(json.dumps(found))
         else:
-            Console(highlight=False).print(_scores(found))
+            terminal.show([_scores(found)])
 
 
 eval_.__doc__ = f"{eval_.__doc__}\n{EVAL_EPILOG}"
@@ -165,7 +162,7 @@ def list_(as_json: AsJson = False) -> None:
         if as_json:
             typer.echo(json.dumps({"models": named, "disk": disk, "vocabularies": shared}))
             return
-        Console(highlight=False).print(named_table(named))
+        terminal.show([named_table(named)])
         for line in disk_lines(disk) or [f"No other models on this disk: looked in {folders_searched()}."]:
             typer.echo(escape_controls(line))
         for word, names in shared.items():
@@ -210,12 +207,12 @@ def _path(model: str) -> Path:
 
 
 def _scores(found: dict[str, Any]) -> Table:
-    table = table_of(found["model"], "right", "of", "share", "95 %")
+    rows = []
     for name, said in found["families"].items():
         interval = f"{said['low']:.0%} to {said['high']:.0%}"
-        table.add_row(name, str(said["correct"]), str(said["n"]), f"{said['correct'] / said['n']:.0%}", interval)
-    table.add_row("all", "", "", f"{found['overall']:.1%}", "")
-    return table
+        rows.append((name, str(said["correct"]), str(said["n"]), f"{said['correct'] / said['n']:.0%}", interval))
+    rows.append(("all", "", "", f"{found['overall']:.1%}", ""))
+    return Table("", (found["model"], "right", "of", "share", "95 %"), rows)
 
 
 def named_models() -> dict[str, dict[str, Any]]:
@@ -284,11 +281,11 @@ def shared_vocabularies(*lists: Mapping[str, Mapping[str, Any]]) -> dict[str, li
 
 def named_table(models: Mapping[str, Mapping[str, Any]]) -> Table:
     """Return the models that have names, one a line."""
-    table = table_of("name", "parameters", "size", "state", "for")
+    rows = []
     for name, said in models.items():
         size = in_units(said["bytes"], BYTES)
-        table.add_row(name, in_units(said["parameters"], PARAMETERS), size, said["state"], said["for"])
-    return table
+        rows.append((name, in_units(said["parameters"], PARAMETERS), size, said["state"], said["for"]))
+    return Table("", ("name", "parameters", "size", "state", "for"), rows, words=("state", "for"))
 
 
 def disk_lines(models: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -309,15 +306,6 @@ def disk_lines(models: Mapping[str, Mapping[str, Any]]) -> list[str]:
         spelled(f"{name} ({said['source']}): {said['problem']}") for name, said in models.items() if said["problem"]
     ]
     return [*(lines if len(rows) > 1 else ()), *unusable]
-
-
-def table_of(first: str, *columns: str) -> Table:
-    """Return an empty table whose figures are aligned to the right."""
-    table = Table(header_style="bold", box=SIMPLE, pad_edge=False)
-    table.add_column(Text(first))
-    for column in columns:
-        table.add_column(column, justify="left" if column in {"state", "for"} else "right")
-    return table
 
 
 def in_units(number: int | None, units: tuple[int, str, str]) -> str:

@@ -15,36 +15,32 @@ import numpy as np
 
 from hybrid.defer import Calibration
 from hybrid.lab.arms import estimate_to_json
-from hybrid.lab.experiments.learning_trial import TeachingSection
-from hybrid.lab.experiments.peers_arms import TARIFFS, PricedQuestions
+from hybrid.lab.experiments.grid import CheckAnswer, GradedQuestion, Grid, Record
+from hybrid.lab.experiments.peers import TARIFFS, PricedQuestions
 from hybrid.lab.experiments.peers_report import GroundRecords
-from hybrid.lab.experiments.peers_suite import KL_HOLD, KL_SPAN
-from hybrid.lab.experiments.section import CheckAnswer
+from hybrid.lab.experiments.questions import KL_HOLD, KL_SPAN
 from hybrid.lab.experiments.world import World
 from hybrid.prob import Floats
 from hybrid.record.conversation import words_of
 from hybrid.run.text_rows import Writer
 from hybrid.tasks.statistics import Resamples, estimate, ratio
 from hybrid.tune.bought import BoughtQuestion, BoughtText
-from hybrid.tune.forecasts import EXCESS_SPAN, left_by, lost_by, order_scores, plan_all
-from hybrid.tune.rule_bills import doubt, once, spans
+from hybrid.tune.forecasts import left_by, lost_by, order_scores, plan_all
+from hybrid.tune.play import Play, greedy_policy
+from hybrid.types import Sampling
 
 NUM_BOUGHT = 300  # as many as a user may well buy
 
 
-class LabelsSection(TeachingSection):
-    """Problems whose labels are bought."""
+def bought_grid(name: str, questions: Sequence[GradedQuestion]) -> Grid:
+    """Return problems whose labels are bought, as ``hybrid calibrate`` does."""
+    return Grid(name, name, tuple(questions), try_buying, ("labels",), 3)
 
-    def content(self) -> list[Any]:
-        """Tell it from other sections."""
-        return ["labels"]
 
-    async def answer(self, world: World, number: int, seed: int, check: CheckAnswer) -> dict[str, Any]:  # noqa: ARG002
-        """Buy one problem's labels."""
-        question = self.questions[number]
-        found = {each: await world.text_rows(question.text, each, question.max_tokens) for each in get_args(Writer)}
-        world.forget()
-        return {each: BoughtText.of_rows(words_of(question.text), rows).to_json() for each, rows in found.items()}
+async def try_buying(world: World, question: GradedQuestion, _: Sampling, __: CheckAnswer) -> Record:
+    """Buy one problem's labels."""
+    found = {each: await world.text_rows(question.text, each, question.max_tokens) for each in get_args(Writer)}
+    return {each: BoughtText.of_rows(words_of(question.text), rows).to_json() for each, rows in found.items()}
 
 
 def add_forecasts(report: dict[str, Any], ground: GroundRecords, texts: Sequence[Mapping[str, Any]]) -> None:
@@ -57,11 +53,12 @@ def add_forecasts(report: dict[str, Any], ground: GroundRecords, texts: Sequence
         of, tried["forecasts"] = PricedQuestions(ground.records[:num], TARIFFS[tariff]), []
         dials = {row["arm"]: row["dial"] for row in tried["rows"]}
         for name, left, paid, mended in _followed(questions, ground.fitted[num], of, dials):
-            right = of.local_right + mended * (of.cloud_right - of.local_right)
+            frame = of.frame
+            right = frame.local + mended * (frame.cloud - frame.local)
             columns = {
-                "bill": ratio(resamples.sums(paid), resamples.sums(of.alone)),
+                "bill": ratio(resamples.sums(paid), resamples.sums(frame.alone)),
                 "share": 1.0 - ratio(resamples.sums(left), most),
-                "rpi": resamples.shares(of.local_right, right, of.cloud_right),
+                "rpi": resamples.shares(frame.local, right, frame.cloud),
             }
             ends = {which: estimate(each[0] + wider * (each - each[0])) for which, each in columns.items()}
             tried["forecasts"].append({"arm": name} | {which: estimate_to_json(each) for which, each in ends.items()})
@@ -71,19 +68,16 @@ def _followed(
     questions: Sequence[BoughtQuestion], calibration: Calibration, of: PricedQuestions, dials: Mapping[str, float]
 ) -> Iterator[tuple[str, Floats, Floats, Floats]]:
     """Yield each policy, what it leaves of each question's loss, what it pays, and whether it mends it; shapes (N,)."""
-    rules = {
-        "doubt": doubt(dials["doubt"]),
-        "once": once(f"kl:{dials['once']:g}"),
-        "kl": spans(f"kl:{dials['kl']:g}", KL_SPAN, handoff=KL_HOLD),
-        "excess": spans(f"excess:{dials['excess']:g}", EXCESS_SPAN),
+    policies = {
+        "doubt": greedy_policy("doubt", entropy=dials["doubt"]),
+        "once": greedy_policy("once", threshold=dials["once"]),
+        "kl": greedy_policy("kl", threshold=dials["kl"], span=KL_SPAN, hold=KL_HOLD),
+        "excess": greedy_policy("excess", threshold=dials["excess"]),
     }
-    for name, rule in rules.items():
-        found = [rule(each, of.ask) for each in questions]
-        drafted = [sum(len(text.kl[part]) for text, part in one.kept if text is each.judged)
-                   for one, each in zip(found, questions, strict=True)]  # fmt: skip
-        mended = [kept < len(each.judged) and not one.shows(calibration.judge)
-                  for kept, one, each in zip(drafted, found, questions, strict=True)]  # fmt: skip
-        yield name, left_by(questions, calibration, found), np.array([e.price for e in found]), 1.0 * np.array(mended)
+    for name, policy in policies.items():
+        plays = [Play(policy, each) for each in questions]
+        mended = [len(each.drafted) < len(each.question.judged) and not each.shows(calibration.judge) for each in plays]
+        yield name, left_by(calibration, plays), np.array([e.price(of.ask) for e in plays]), 1.0 * np.array(mended)
     lost, num = lost_by(questions, calibration), len(questions)
     for name in (f"auto, {num} labels", f"route, {num} labels"):
         plans = plan_all(calibration, of.ask, dials[name], whole=name.startswith("route"))
@@ -93,4 +87,4 @@ def _followed(
         yield name, left * lost, np.array([one.paid for one in plans]), 1.0 * np.array(mended)
     orders = {name: 1.0 * (score >= dials[name]) for name, score in order_scores(questions, of.ask).items()}
     for name, sent in (orders | {"random": np.full(num, 1.0 - dials["random"])}).items():
-        yield name, (1.0 - sent) * lost, sent * of.alone, sent
+        yield name, (1.0 - sent) * lost, sent * of.frame.alone, sent

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
-import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hybrid.report import Block, Table, Text, terminal
+
 if TYPE_CHECKING:
     from hybrid.policy import Ability
-    from hybrid.policy.choices import NumberRange
-
-_WIDTH = 10  # of what stands before a fact
 
 EPILOG = """
 A policy is named NAME or NAME:NUMBER, wherever one is named: kl:0.5. A rule of the literature is this project's
@@ -49,41 +46,23 @@ def policies(
         ]
         typer.echo(json.dumps({"policies": rows, "gates": list(GATES), "judges": list(JUDGES)}))
         return
-    _say("A rule of the literature is this project's implementation of it.")
-    typer.echo()
+    shown: list[Block] = [Text("A rule of the literature is this project's implementation of it."), Text()]
     for p in PRESETS.values():
-        _say(f"{p.name}: {p.summary}", indent="  ")
-        _say(p.source, f"  {'from':<{_WIDTH}} ")
-        if p.number.default is not None:
-            _say(f"{p.name}:{p.number.default:g}, {p.number.what}", f"  {'number':<{_WIDTH}} ")
-        _say(p.guarantee, f"  {'guarantees':<{_WIDTH}} ")
-        _say(_needs(needs[p.name]), f"  {'needs':<{_WIDTH}} ")
-        typer.echo()
-    _tell(
-        "gates: --gate NAME[:NUMBER[:DECISION]], DECISION is keep, check or write",
-        {n: kind for n, (kind, _) in GATES.items()},
-    )
-    _tell("judges: --judge NAME[:NUMBER]", {name: kind for name, (kind, _) in JUDGES.items()})
+        number = None if p.number.default is None else f"{p.name}:{p.number.default:g}, {p.number.what}"
+        facts = {"from": p.source, "number": number, "guarantees": p.guarantee, "needs": _needs(needs[p.name])}
+        told = [(name, said) for name, said in facts.items() if said is not None]
+        shown.append(Table(f"{p.name}: {p.summary}", (), told))
+    kinds = {
+        "gates: --gate NAME[:NUMBER[:DECISION]], DECISION is keep, check or write": {n: g[0] for n, g in GATES.items()},
+        "judges: --judge NAME[:NUMBER]": {name: judge[0] for name, judge in JUDGES.items()},
+    }
+    for title, each in kinds.items():
+        named = [(n if kind.default is None else f"{n}:{kind.default:g}", kind.what) for n, kind in each.items()]
+        shown.append(Table(title, (), named))
+    terminal.show(shown)
 
 
 policies.__doc__ = f"{policies.__doc__}\n{EPILOG}"
-
-
-def _tell(title: str, kinds: Mapping[str, NumberRange]) -> None:
-    """List what a composition may name, with its number's default and meaning."""
-    _say(title, indent="  ")
-    for name, kind in kinds.items():
-        numbered = name if kind.default is None else f"{name}:{kind.default:g}"
-        _say(kind.what, f"  {numbered:<18} ")
-
-
-def _say(text: str, label: str = "", indent: str = "") -> None:
-    """Write text behind a label, as wide as the terminal is; further lines begin under it, or behind ``indent``."""
-    width = shutil.get_terminal_size().columns
-    behind = indent or " " * len(label)
-    typer.echo(
-        textwrap.fill(label + text, width, subsequent_indent=behind, break_long_words=False, break_on_hyphens=False)
-    )
 
 
 def _needs(found: Sequence[Ability]) -> str:

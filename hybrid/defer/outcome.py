@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from hybrid.defer.signals import STATISTICS, DraftSignals, mean_surprise, statistics
 from hybrid.defer.words import BUCKETS
@@ -95,40 +95,16 @@ class DraftOutcome:
             raise ValueError("no draft can have come to this")
 
     @classmethod
-    def of(
-        cls,
-        signals: DraftSignals,
-        *,
-        told: float,
-        chance: float,
-        keeps: bool,
-        floor: float,
-        turned_down: bool | None,
-        after: DraftPlace = "start",
-        whole_cost: float = 0.0,
-        cutoff: float | None = None,
-        kept_tokens: int = 0,
-        judged_tokens: int = 0,
-        score: str = "",
-    ) -> DraftOutcome:
-        """Take from a draft's signals what is kept of them."""
+    def of(cls, signals: DraftSignals, *, turned_down: bool | None, **more: Any) -> DraftOutcome:
+        """Take from a draft's signals what is kept of them. ``more``: the other fields."""
         known = turned_down is not None
         numbers = tuple(float(f"{number:.{DIGITS}g}") for number in statistics(signals)) if known else ()
         return cls(
-            told=told,
-            chance=chance,
-            keeps=keeps,
-            floor=floor,
             turned_down=turned_down,
-            after=after,
             words=signals.words if known else (),
             statistics=numbers,
             surprise=mean_surprise(signals),
-            whole_cost=whole_cost,
-            cutoff=cutoff,
-            kept_tokens=kept_tokens,
-            judged_tokens=judged_tokens,
-            score=score,
+            **more,
         )
 
     @property

@@ -114,12 +114,14 @@ def _weights(chances: Floats, mean: float) -> Floats:
 def _outcome(question: CalibrationQuestion, planner: Planner) -> PlannedOutcome:
     score = ToldScore(planner.score.judge, question)
     own = replace(planner, score=score, words=(), prompt_tokens=question.prompt_tokens, floor=0.0)
-    plan = own.plan(_draft_of(question), final=True)
+    num, none = question.draft_tokens, np.zeros(question.draft_tokens)  # of the draft the told score reads its length
+    signals = DraftSignals((), question.prompt_tokens, 0, none.astype(np.int64), none, none, none, none, ended=True)
+    plan = own.plan(signals, final=True)
     alone = float(own.prices.write(question.prompt_tokens, max(1, question.cloud_tokens), 0))
     place, checked = question.first_rejection, plan.action == "check"
     paid = plan_bill(plan, own.prices, question.prompt_tokens, question.cloud_tokens, place)
     left = plan.action == "keep" or (not checked and place is not None and place < plan.at)
-    part = float(place is None and plan.limit is None) if checked else plan.at / max(1, question.draft_tokens)
+    part = float(place is None and plan.limit is None) if checked else plan.at / max(1, num)
     excess_left = 1.0 if plan.action == "keep" else part
     return PlannedOutcome(plan.action, paid, float(left), excess_left, alone, question.chance)
 
@@ -140,14 +142,6 @@ def plan_bill(plan: DraftPlan, prices: AskPrices, prompt: int, written: int, pla
         return price
     rest = max(1, written - place - 1)
     return price + float(prices.write(prompt + place + 1, rest, prompt + place))
-
-
-def _draft_of(question: CalibrationQuestion) -> DraftSignals:
-    """Return signals of a draft of that length; nothing else of them is looked at."""
-    num, none = question.draft_tokens, np.zeros(question.draft_tokens)
-    return DraftSignals(
-        (), question.prompt_tokens, 0, np.zeros(num, dtype=np.int64), none, none, none, none, ended=True
-    )
 
 
 # Worths are tried in such steps, to so many times more and less; a change in between is found to a thousandth.
@@ -247,13 +241,13 @@ def explain(position: int, plan: DraftPlan) -> PlanExplanation | None:
     planner, chosen = case.planner, action_of(plan)
 
     def at(times: float) -> str:
-        again = _at_worth(planner, times)
+        again = replace(planner, worth=planner.worth.times(times), unpaced_worth=None, floor=0.0)
         if signals is None:
             return action_of(again.opening())
         return action_of(again.plan(signals, final=case.final, known=case.known))
 
     weighed = at(1.0)
-    moves = planner.keep_below is None and _is_priced(costs)
+    moves = planner.keep_below is None and {costs.check, costs.write, costs.spans} != {None}
     return PlanExplanation(
         position,
         0 if signals is None else len(signals),
@@ -272,14 +266,6 @@ def explain(position: int, plan: DraftPlan) -> PlanExplanation | None:
 def action_of(plan: DraftPlan) -> str:
     """Return the action, and for checks in short spans ``spans``."""
     return "spans" if plan.action == "check" and plan.limit == 0 else plan.action
-
-
-def _is_priced(costs: PlanCosts) -> bool:
-    return any(cost is not None for cost in (costs.check, costs.write, costs.spans))
-
-
-def _at_worth(planner: Planner, times: float) -> Planner:
-    return replace(planner, worth=planner.worth.times(times), unpaced_worth=None, floor=0.0)
 
 
 def _next_change(action_at: Callable[[float], str], chosen: str, step: float) -> WorthChange | None:

@@ -147,50 +147,49 @@ def _answer(shown: report.AnswerTokens) -> str:
 
 
 def _chart(shown: report.Chart) -> str:
+    right = RIGHT if shown.lines else WIDTH - 8  # beside lines there stand their names
+
     def place(axis: report.Axis, value: float, start: float, end: float) -> float:
         """Return where a value stands between two ends of the drawing; what is beyond the range stands at its end."""
         inside = min(max(value, axis.least), axis.most)
         return start + (inside - axis.least) / (axis.most - axis.least) * (end - start)
 
     def x_of(value: float) -> float:
-        return place(shown.across, value, LEFT, RIGHT)
+        return place(shown.across, value, LEFT, right)
 
     def y_of(value: float) -> float:
         return place(shown.up, value, BOTTOM, TOP)
 
-    parts = [f'<path d="M{LEFT},{TOP}V{BOTTOM}H{RIGHT}" fill="none" stroke="var(--line)"/>']
+    parts = [_line(f"M{LEFT},{TOP}V{BOTTOM}H{right}")]
     for value, name in shown.across.ticks:
         parts += [_line(f"M{x_of(value):.1f},{BOTTOM}v4"), _said(x_of(value), BOTTOM + 18, name, "middle")]
     for value, name in shown.up.ticks:
         parts += [_line(f"M{LEFT},{y_of(value):.1f}h-4"), _said(LEFT - 7, y_of(value) + 4, name, "end")]
-    parts.append(_said((LEFT + RIGHT) / 2, HEIGHT - 6, shown.across.label, "middle"))
-    turned = ' transform="rotate(-90)"'
-    parts.append(_said(-(TOP + BOTTOM) / 2, 12, shown.up.label, "middle", turned))
+    parts.append(_said((LEFT + right) / 2, HEIGHT - 6, shown.across.label, "middle"))
+    parts.append(_said(-(TOP + BOTTOM) / 2, 12, shown.up.label, "middle", ' transform="rotate(-90)"'))
     for number, (name, points) in enumerate(shown.lines):
         colour, dash = LINES[number % len(LINES)]
         row = TOP + 14 + 18 * number
-        for path in (
-            "M" + " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in points),
-            f"M{RIGHT + 8},{row - 4}h22",
-        ):
-            parts.append(_line(path, colour, f' stroke-width="2" stroke-dasharray="{dash}"'))
+        path = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in points)
+        look = f'fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"'
+        parts += [f'<polyline points="{path}" {look}/>', f'<path d="M{RIGHT + 8},{row - 4}h22" {look}/>']
         parts.append(_said(RIGHT + 34, row, name))
     for name, (x, y) in shown.dots:
         parts.append(f'<circle cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="4" fill="var(--ink)"/>')
         parts.append(_said(x_of(x) + 7, y_of(y) - 5, name))
     for number, share in enumerate(shown.bars):
-        left, right, top = x_of(number) + 2, x_of(number + 1) - 2, y_of(share)
-        size = f'width="{right - left:.1f}" height="{BOTTOM - top:.1f}"'
+        left, width, top = x_of(number) + 2, x_of(number + 1) - x_of(number) - 4, y_of(share)
+        size = f'width="{width:.1f}" height="{BOTTOM - top:.1f}"'
         parts.append(f'<rect x="{left:.1f}" y="{top:.1f}" {size} fill="var(--checked)"/>')
-        parts.append(_said((left + right) / 2, top - 5, f"{100 * share:.0f} %", "middle"))
+        parts.append(_said(left + width / 2, top - 5, f"{100 * share:.0f} %", "middle"))
     return (
         f'<svg role="img" aria-label="{_text(shown.told)}" viewBox="0 0 {WIDTH} {HEIGHT}" font-size="12" '
         f'fill="var(--ink)" font-family="system-ui, sans-serif">{"".join(parts)}</svg>\n'
     )
 
 
-def _line(path: str, colour: str = "var(--line)", more: str = "") -> str:
-    return f'<path d="{path}" fill="none" stroke="{colour}"{more}/>'
+def _line(path: str) -> str:
+    return f'<path d="{path}" fill="none" stroke="var(--line)"/>'
 
 
 def _said(x: float, y: float, said: str, anchor: str = "start", more: str = "") -> str:

@@ -76,11 +76,12 @@ def _text(said: str, look: str = "") -> Text:
 
 
 def _table(shown: report.Table) -> list[RenderableType]:
+    heading = [_text(shown.heading, "strong")] if shown.heading else []
     if not shown.columns:
         grid = rich_table.Table.grid(padding=(0, 2))
         for name, value in shown.rows:
             grid.add_row(_text(name, "strong"), _text(value))
-        return [grid]
+        return [*heading, grid]
     table = rich_table.Table(header_style="bold", box=SIMPLE, pad_edge=False)
     for number, column in enumerate(shown.columns):
         words = column in shown.words
@@ -90,7 +91,7 @@ def _table(shown: report.Table) -> list[RenderableType]:
     if not shown.words:  # a figure is never shortened: a narrow terminal breaks the lines instead
         wide = Console(width=WIDEST)
         table.width = Measurement.get(wide, wide.options, table).maximum
-    return [*([_text(shown.heading, "strong")] if shown.heading else []), table]
+    return [*heading, table]
 
 
 def _legend(*, colours: bool) -> Text:

@@ -2,7 +2,7 @@
 
 The law (``tests/spend/test_ask_prices.py``): for a request whose cached tokens are as forecast, the forecast is
 ``Price.cost`` up to its rounding, under every tariff; for the requests of the experiments it is their bill
-(``lab/experiments/tariffs.py``). Only ratios matter to whoever compares: all prices times a number are the same
+(``lab/experiments/frame.py``). Only ratios matter to whoever compares: all prices times a number are the same
 choice. The token before the first row that a request wants is computed in any case, whatever a cache holds; a session
 (``new``) charges what it has not seen, nothing else. Knows no endpoint and no ledger: it takes plain numbers.
 """

@@ -259,23 +259,16 @@ def expected_calibration_error(chances: Floats, happened: Floats, num_bins: int 
 PerQuestion: TypeAlias = Sequence[float] | NDArray[np.floating] | NDArray[np.integer]
 
 
-def recovered_share(
-    local_losses: PerQuestion,
-    hybrid_losses: PerQuestion,
-    cloud_losses: PerQuestion,
-    seed: int = 0,
-    num_resamples: int = 10_000,
-) -> Estimate | None:
-    """Return the recovered share of the gap in a loss, with its paired percentile-bootstrap interval over questions.
+def loss_shares(draws: Resamples, local: Floats, hybrid: Floats, cloud: Floats) -> Floats:
+    """Return the recovered share of the gap in a loss, shapes (N,) -> (1 + R,).
 
-    Shapes (N,), (N,), (N,): one number a question, the same questions in the same order. It is not clipped. None where
-    the gap between the models is not above two standard errors of the paired difference (one question tells none). A
-    resample without a gap can only widen the interval. Raises ValueError for numbers that are not paired or not finite.
+    Not a number where the gap between the models is not above two standard errors of the paired difference; one
+    question has none.
     """
-    losses = _paired(local_losses, hybrid_losses, cloud_losses)
-    if not is_above_noise(losses[0] - losses[2]):
-        return None
-    return estimate(_resamples(losses.shape[1], seed, num_resamples).shares(*-losses))
+    gap = local - cloud
+    if gap.size < 2 or not gap.mean() > MIN_GAP_IN_STANDARD_ERRORS * gap.std(ddof=1) / np.sqrt(gap.size):
+        return np.full(1 + draws.num, np.nan)
+    return draws.shares(-local, -hybrid, -cloud)
 
 
 def advantage(
@@ -291,16 +284,17 @@ def advantage(
     """Return how far the recovered share lies above routing at random for the same bill: the share less the bill.
 
     Shapes (N,) each. The bill is that of ``bill_ratio``; a question's losses and bills are drawn again together. None
-    where there is no recovered share. Raises ValueError as ``recovered_share`` and ``bill_ratio`` do.
+    where there is no recovered share. Raises ValueError for numbers that are not paired or not finite, and as
+    ``bill_ratio`` does.
     """
     losses, paid = _paired(local_losses, hybrid_losses, cloud_losses), _checked_bills(bills, cloud_bills)
     if losses.shape[1] != paid.shape[1]:
         msg = f"losses of {losses.shape[1]} questions beside bills of {paid.shape[1]}"
         raise ValueError(msg)
-    if not is_above_noise(losses[0] - losses[2]):
+    if not losses.size:
         return None
-    resamples = _resamples(losses.shape[1], seed, num_resamples)
-    return estimate(resamples.shares(*-losses) - ratio(*resamples.sums(paid)))
+    draws = _resamples(losses.shape[1], seed, num_resamples)
+    return estimate(loss_shares(draws, *losses) - ratio(*draws.sums(paid)))
 
 
 def bill_ratio(bills: PerQuestion, cloud_bills: PerQuestion, seed: int = 0, num_resamples: int = 10_000) -> Estimate:
@@ -315,13 +309,6 @@ def bill_ratio(bills: PerQuestion, cloud_bills: PerQuestion, seed: int = 0, num_
         msg = "bills of no question have no ratio"
         raise ValueError(msg)
     return found
-
-
-def is_above_noise(gap: NDArray[np.float64]) -> bool:
-    """Whether a paired difference's mean is above two of its standard errors; one question has no standard error."""
-    if gap.size < 2:
-        return False
-    return bool(gap.mean() > MIN_GAP_IN_STANDARD_ERRORS * gap.std(ddof=1) / np.sqrt(gap.size))
 
 
 @lru_cache(maxsize=2)

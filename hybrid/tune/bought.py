@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,10 +40,16 @@ from hybrid.prob import (
     tree_certificate,
 )
 from hybrid.prob.acceptance import top_probs
-from hybrid.run.text_rows import TextRows, Writer
+from hybrid.run.text_rows import TextRows
+from hybrid.types import num_shared
 
 # The share that the preset relaxed asks for; three tokens, as many as a tree of drafts may offer at a position.
 SHARE, COUNT = 0.3, 3
+# A token is a row's likeliest where its probability is the largest, but for rounding.
+ROUNDING = 1e-9
+# The margin between the two best probabilities, by what it certifies; 1 would be infinitely much.
+_MARGINS = np.linspace(0.0, 1.0, 1001)[:-1]
+_CERTIFIED = np.array([margin_certificate(float(each)) for each in _MARGINS])
 
 
 def _margin(row: TopK) -> float:
@@ -228,9 +235,30 @@ class BoughtQuestion:
         """The text that labels the question: the draft; where drafts cannot be scored, the cloud's own."""
         return self.draft if len(self.draft) else self.written
 
+    @cached_property
+    def answer(self) -> BoughtText:
+        """The cloud's answer as a text that the local model follows: what its favourites lose there, at least.
+
+        KL, or ln(best / second) of the cloud's row, as far as its margin tells, where that is more.
+        """
+        least = 2.0 * np.arctanh(np.interp(self.written.certificates["margin"], _CERTIFIED, _MARGINS))
+        own = is_favourite(self.written.signals)[: len(self.written)]
+        return replace(self.written, excess=np.where(own, 0.0, np.maximum(self.written.kl, least)))
+
+    @cached_property
+    def num_same(self) -> int:
+        """How many first tokens of the labelled text are the cloud's own answer; -1 where no row of that is known."""
+        texts = (tuple(text.signals.tokens.tolist()) for text in (self.judged, self.written))
+        return num_shared(*texts) if len(self.written) else -1
+
     def labelled(self, judge: str) -> LabelledQuestion:
         """Return the question as a score is fitted to it."""
         return LabelledQuestion(self.judged.labelled(judge, self.critic), len(self.written.signals))
+
+
+def is_favourite(signals: DraftSignals) -> NDArray[np.bool_]:
+    """Return which tokens are the drafter's likeliest ones, shape (T,)."""
+    return np.asarray(signals.logprob >= np.log(signals.top) - ROUNDING, dtype=np.bool_)
 
 
 def read_judge(judge: str) -> tuple[str, float]:
@@ -268,6 +296,3 @@ def _whole(kept: object) -> int:
         msg = f"{str(kept)[:40]} is no whole number"
         raise ValueError(msg)
     return kept
-
-
-__all__ = ["CERTIFICATES", "BoughtQuestion", "BoughtText", "Writer", "read_judge"]

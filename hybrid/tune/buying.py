@@ -15,25 +15,21 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal, Protocol, Unpack, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
-from hybrid.cloud import Capabilities
-from hybrid.defer import CriticNumbers
 from hybrid.errors import ContextOverflow, MissingCapability, UsageError
 from hybrid.policy.requests import BudgetDenied, NoAnswer
-from hybrid.prob import Partition
 from hybrid.record.conversation import TextOrTurns, turns_of, words_of
-from hybrid.record.state import Spent
-from hybrid.run.text_rows import TextRows, Writer
+from hybrid.run import AsyncClient
+from hybrid.run.text_rows import Writer
 from hybrid.settings.config import AnswerChoices
 from hybrid.settings.names import BUNDLED
 from hybrid.store.files import LineFile, make_folder, open_regular
 from hybrid.tasks import FAMILIES, MAX_TOKENS, TaskFamily, distinct, wordings
 from hybrid.tasks.assistant import QUESTIONS
 from hybrid.tune.bought import BoughtQuestion, BoughtText
-from hybrid.types import Ids
 
 # What was bought of a pair of models, on disk: a line a text, written before the next is bought.
 #
@@ -144,31 +140,6 @@ MOST_FAILURES = 3
 _WRITERS: tuple[Writer, ...] = get_args(Writer)
 
 
-class PairClient(Protocol):
-    """What is asked of a client over the pair: ``run.AsyncClient`` is one."""
-
-    @property
-    def spent(self) -> Spent:
-        """What was spent so far."""
-        ...
-
-    async def capabilities(self) -> Capabilities:
-        """Connect and return what the endpoint can do. Raises CloudError."""
-        ...
-
-    async def text_rows(self, prompt: TextOrTurns, writer: Writer, **choices: Unpack[AnswerChoices]) -> TextRows:
-        """Have one model answer, and both read its text."""
-        ...
-
-    async def partition(self) -> Partition | None:
-        """Return which tokens say the same; None where nobody knows."""
-        ...
-
-    async def critic_numbers(self, prompt: TextOrTurns, text: Ids, **choices: Unpack[AnswerChoices]) -> CriticNumbers:
-        """Return what the critic says of a text."""
-        ...
-
-
 @dataclass(frozen=True)
 class AskedForLabels:
     """A question, and what makes its prompt and bounds its answer: ``system``, ``raw``, ``max_tokens``."""
@@ -211,7 +182,7 @@ class Bought:
 
 
 async def buy(
-    client: PairClient,
+    client: AsyncClient,
     asked: Sequence[AskedForLabels],
     file: LabelFile,
     tell: Callable[[BuyingProgress], None],
@@ -247,7 +218,9 @@ def questions_in(asked: Sequence[AskedForLabels], file: LabelFile) -> tuple[Boug
     return tuple(found for name in names if (found := file.question(name)) is not None)
 
 
-async def critiqued(client: PairClient, asked: Sequence[AskedForLabels], file: LabelFile) -> tuple[BoughtQuestion, ...]:
+async def critiqued(
+    client: AsyncClient, asked: Sequence[AskedForLabels], file: LabelFile
+) -> tuple[BoughtQuestion, ...]:
     """Return the questions whose labels stand in the file with what the client's critic says of each.
 
     The critic is here, so that is worked out anew each time and costs nothing: labels that were bought without one
@@ -261,7 +234,7 @@ async def critiqued(client: PairClient, asked: Sequence[AskedForLabels], file: L
     return tuple(found)
 
 
-async def _buy(client: PairClient, each: AskedForLabels, file: LabelFile) -> BudgetDenied | NoAnswer | None:
+async def _buy(client: AsyncClient, each: AskedForLabels, file: LabelFile) -> BudgetDenied | NoAnswer | None:
     """Buy what is missing of one question; return why that failed, None where it did not."""
     for writer in _WRITERS:
         if file.has(each.name, writer):

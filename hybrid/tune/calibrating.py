@@ -15,22 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybrid.defer import Calibration, DraftSignals
+from hybrid.policy.choices import SPAN
+from hybrid.policy.rules.divergence_threshold import KL_SPAN
 from hybrid.spend import AskPrices
 from hybrid.tune.bought import BoughtQuestion, read_judge
 from hybrid.tune.buying import PairNames
-from hybrid.tune.diagnosis import Diagnosis, auroc, ece, reason_of_loss
+from hybrid.tune.diagnosis import Diagnosis, ExpectedAcceptance, auroc, ece, greedy_acceptance, reason_of_loss
 from hybrid.tune.fit import fit
 from hybrid.tune.forecasts import (
     CURVE_WORTHS,
-    EXCESS_SPAN,
-    KL_SPAN,
     RECOVER,
     CurvePoint,
     PolicyForecasts,
     bill_curve,
     forecast_policies,
 )
-from hybrid.tune.rule_bills import ExpectedAcceptance, greedy_acceptance
 
 # An initial threshold, from exploratory tests: which KL best tells drafts that are the cloud's own text from others.
 #
@@ -116,11 +115,6 @@ class JudgeBreakEven:
     kept: float
     least: float | None
 
-    @property
-    def pays(self) -> bool:
-        """Whether checking is cheaper than the cloud alone."""
-        return self.least is not None and self.kept >= self.least
-
 
 @dataclass(frozen=True, eq=False)
 class CalibratedPair:
@@ -195,7 +189,7 @@ class CalibratedPair:
         # Tokens before a span, on average: the prompt and half of the answer.
         before = float(np.mean([each.judged.signals.prompt_tokens + len(each.judged) / 2 for each in self.questions]))
         rates = self.prices.check_rates
-        judges = ((self.kl_judge, KL_SPAN), (self.excess_judge, EXCESS_SPAN))
+        judges = ((self.kl_judge, KL_SPAN), (self.excess_judge, SPAN))
         return tuple(
             JudgeBreakEven(
                 judge, span, self.diagnosis.first_rejections(judge).kept_share, rates.break_even(before, span)

@@ -124,7 +124,15 @@ def _fit_score(
     for fold in range(FOLDS):
         bent = _fit_recalibration(log_odds[folds != fold], turned_down[folds != fold])
         chances[folds == fold] = [recalibrated_chance(each, bent) for each in log_odds[folds == fold]]
-    return _assemble(questions, judge, seed, trees, _fit_recalibration(log_odds, turned_down)), chances, told
+    stages = _fit_stages(questions, seed, trees)
+    signals = [each.draft.signals for each in questions]
+    tokens = np.log1p(np.array([len(each) for each in signals], dtype=np.float64))
+    prompts = np.concatenate([question_numbers(each.prompt_tokens) for each in signals])
+    length = _fit_linear([each.words for each in signals], prompts, tokens, logistic=False)
+    line, words = _fit_line(questions), Familiarity.of([each.words for each in signals])
+    bent = _fit_recalibration(log_odds, turned_down)
+    score = LearnedScore(judge, stages.question, length, stages.draft, stages.hazard, line, bent, words)
+    return score, chances, told
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,20 +287,6 @@ def _fit_line(questions: Sequence[LabelledQuestion]) -> ExcessLine:
     elif base < 0.0:
         base, slope = 0.0, float(share @ (surprise * excess)) / float(share @ surprise**2)
     return ExcessLine(base, slope, mean)
-
-
-def _assemble(
-    questions: Sequence[LabelledQuestion], judge: str, seed: int, trees: bool, recalibration: tuple[float, float]
-) -> LearnedScore:
-    """Fit everything to all questions."""
-    stages = _fit_stages(questions, seed, trees)
-    signals = [each.draft.signals for each in questions]
-    tokens = np.log1p(np.array([len(each) for each in signals], dtype=np.float64))
-    prompts = np.concatenate([question_numbers(each.prompt_tokens) for each in signals])
-    length = _fit_linear([each.words for each in signals], prompts, tokens, logistic=False)
-    line = _fit_line(questions)
-    words = Familiarity.of([question.draft.signals.words for question in questions])
-    return LearnedScore(judge, stages.question, length, stages.draft, stages.hazard, line, recalibration, words)
 
 
 def _row(question: LabelledQuestion, chance: float, told: float) -> CalibrationQuestion:

@@ -1,7 +1,7 @@
 """What each policy is expected to recover and to cost, from labels alone, and which is the cheapest for a wanted share.
 
-How. A policy has some dials. What a dial leaves of each bought question's loss, and what it pays, is followed along the
-labels (``rule_bills``), decided by the planner, or read off an order of whole questions. The share that is
+How. A policy has some dials. What a dial leaves of each bought question's loss, and what it pays, is played along the
+labels (``play``), decided by the planner, or read off an order of whole questions. The share that is
 recovered is one of the loss as the calibration has it: of the drafts that its judge turns down, or of the excess loss.
 By a verdict a draft is mended where nothing is shown that the judge turns down: what is right is not known. All
 intervals are of the same resamples of the questions. A dial is chosen on the questions that it is priced by, which
@@ -30,7 +30,7 @@ from hybrid.prob import Floats
 from hybrid.spend import AskPrices
 from hybrid.tasks.statistics import Estimate, Resamples, estimate, ratio
 from hybrid.tune.bought import BoughtQuestion
-from hybrid.tune.rule_bills import HANDOFF, Followed, Rule, cloud_alone, doubt, local_alone, once, spans
+from hybrid.tune.play import Play, greedy_policy
 
 # The bill curve of ``auto``: for each worth what a pair's calibration questions would have cost, and what stays wrong.
 #
@@ -101,8 +101,7 @@ def plan_all(
 ENTROPIES = (0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5)
 # Worths as near to one another as cuts of an order are to the eye; the calibration's own is added.
 WORTHS = (0.0, *(float(f"{each:.2g}") for each in np.geomspace(0.5, 10.0, 20)))
-# The presets' own draft lengths.
-KL_SPAN, EXCESS_SPAN = 32, 8
+_CLOUD, _LOCAL = greedy_policy("cloud"), greedy_policy("local")
 # An order is cut at no more places than this.
 MOST_CUTS = 100
 # The share to recover where nobody says otherwise, and what sums of floats may miss of it.
@@ -233,7 +232,7 @@ def forecast_policies(
     ``wanted``: the share of the loss that is to be recovered, above 0 and at most 1.
     """
     lost = lost_by(questions, calibration)
-    alone = np.array([cloud_alone(each, prices).price for each in questions])
+    alone = np.array([Play(_CLOUD, each).price(prices) for each in questions])
     resamples = Resamples(len(questions))
     most, cloud = resamples.sums(lost), resamples.sums(alone)
     rows = []
@@ -246,8 +245,7 @@ def forecast_policies(
 
 def lost_by(questions: Sequence[BoughtQuestion], calibration: Calibration) -> Floats:
     """Return what each draft loses: 1 where it is turned down, or its mean excess in nats a token; shape (N,)."""
-    kept = [local_alone(each, AskPrices()) for each in questions]
-    return left_by(questions, calibration, kept)
+    return left_by(calibration, [Play(_LOCAL, each) for each in questions])
 
 
 def labels_bill(questions: Sequence[BoughtQuestion], prices: AskPrices) -> float:
@@ -263,11 +261,10 @@ def labels_bill(questions: Sequence[BoughtQuestion], prices: AskPrices) -> float
     return paid
 
 
-def left_by(questions: Sequence[BoughtQuestion], calibration: Calibration, found: Sequence[Followed]) -> Floats:
-    """Return what is lost of each question where a rule was followed along it, as ``lost_by`` does; shape (N,)."""
+def left_by(calibration: Calibration, plays: Sequence[Play]) -> Floats:
+    """Return what is lost of each question where a policy was played along it, as ``lost_by`` does; shape (N,)."""
     nats, judge = calibration.loss == "nats", calibration.judge
-    pairs = zip(questions, found, strict=True)
-    return np.array([each.excess(len(q.judged)) if nats else float(each.shows(judge)) for q, each in pairs])
+    return np.array([each.excess if nats else float(each.shows(judge)) for each in plays])
 
 
 def _tried(
@@ -279,17 +276,20 @@ def _tried(
     alone: Floats,
 ) -> Iterator[TriedPolicy]:
     """Yield every policy at its dials."""
-    for name, rules in _rules(*judges).items():
-        found = [[rule(each, prices) for each in questions] for rule in rules.values()]
-        left = np.array([left_by(questions, calibration, each) for each in found])
-        yield TriedPolicy(name, [*rules], left, np.array([[one.price for one in each] for each in found]))
+    for name, chosen in _dials(*judges).items():
+        dials = [_dial(*each) for each in chosen]
+        plays = [[Play(greedy_policy(text, **more), each) for each in questions] for _, text, more in chosen]
+        left = np.array([left_by(calibration, each) for each in plays])
+        yield TriedPolicy(name, dials, left, np.array([[one.price(prices) for one in each] for each in plays]))
     worths = sorted({*WORTHS, calibration.worth})
     for name in ("auto", "route"):
         plans = [plan_all(calibration, prices, worth, whole=name == "route") for worth in worths]
         share = np.array(
             [[one.excess_left if calibration.loss == "nats" else one.left for one in each] for each in plans]
         )
-        dials = [PolicyDial(f"worth {worth:.3g}", _planner_lines(name, worth), worth) for worth in worths]
+        # A calibration holds the worth of ``auto``.
+        more = [{} if name == "auto" else {"worth": worth} for worth in worths]
+        dials = [_dial(f"worth {each:.3g}", name, chosen, each) for each, chosen in zip(worths, more, strict=True)]
         yield TriedPolicy(name, dials, share * lost, np.array([[one.paid for one in each] for each in plans]))
     for name, scores in order_scores(questions, prices).items():
         yield in_order(name, scores, lost, alone)
@@ -298,24 +298,21 @@ def _tried(
     yield TriedPolicy("random", dials, (1.0 - shares) * lost, shares * alone)
 
 
-def _planner_lines(name: str, worth: float) -> tuple[str, ...]:
-    """Return the lines of ``hybrid.toml``; a calibration holds the worth of ``auto``."""
-    return (f'policy = "{name}"',) if name == "auto" else (f'policy = "{name}"', f"worth = {worth:.3g}")
+def _dial(title: str, policy: str, chosen: Mapping[str, float], worth: float | None = None) -> PolicyDial:
+    return PolicyDial(
+        title, (f'policy = "{policy}"', *(f"{name} = {each:.3g}" for name, each in chosen.items())), worth
+    )
 
 
-def _rules(kl: str, excess: str) -> dict[str, dict[PolicyDial, Rule]]:
-    """Return the rules that are followed along the labels, by policy and dial."""
-
-    def dial(title: str, policy: str, *more: str) -> PolicyDial:
-        return PolicyDial(title, (f'policy = "{policy}"', *more))
-
+def _dials(kl: str, excess: str) -> dict[str, list[tuple[str, str, dict[str, float]]]]:
+    """Return the policies that are played along the labels: by name their dials, as title, text and choices."""
     return {
-        "cloud": {dial("", "cloud"): cloud_alone},
-        "local": {dial("", "local"): local_alone},
-        "doubt": {dial(f"entropy {each:g}", "doubt", f"entropy = {each:g}"): doubt(each) for each in ENTROPIES},
-        "once": {dial(kl, f"once:{kl.partition(':')[2]}"): once(kl)},
-        "kl": {dial(kl, kl): spans(kl, KL_SPAN, handoff=HANDOFF)},
-        "excess": {dial(excess, excess): spans(excess, EXCESS_SPAN)},
+        "cloud": [("", "cloud", {})],
+        "local": [("", "local", {})],
+        "doubt": [(f"entropy {each:g}", "doubt", {"entropy": each}) for each in ENTROPIES],
+        "once": [(kl, f"once:{kl.partition(':')[2]}", {})],
+        "kl": [(kl, kl, {})],
+        "excess": [(excess, excess, {})],
     }
 
 

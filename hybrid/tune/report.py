@@ -162,7 +162,7 @@ def drafters(pairs: Sequence[CalibratedPair]) -> Table:
 
 def _curve(pair: CalibratedPair) -> Table:
     what = "loss left" if pair.calibration.loss == "nats" else "wrong drafts\nshown"
-    rows = tuple(
+    rows = [
         (
             f"{point.worth:.3g}{' *' if point is pair.proposed else ''}",
             as_share(point.of_cloud),
@@ -170,19 +170,13 @@ def _curve(pair: CalibratedPair) -> Table:
             *map(as_share, (point.kept, point.checked, point.written)),
         )
         for point in pair.curve
+    ]
+    note = (
+        "* proposed. A question's chance comes from a fit that it was no part of; an action is the planner's own "
+        f"at {_prices(pair)}."
     )
-    notes = (
-        (
-            "* proposed. A question's chance comes from a fit that it was no part of; an action is the planner's own "
-            f"at {_prices(pair)}."
-        ),
-    )
-    return Table(
-        "auto: the bill by its worth",
-        ("worth", "of the\ncloud's bill", what, "kept", "checked", "written"),
-        rows,
-        notes,
-    )
+    columns = ("worth", "of the\ncloud's bill", what, "kept", "checked", "written")
+    return Table("auto: the bill by its worth", columns, rows, (note,))
 
 
 def _policies(pair: CalibratedPair) -> Table:
@@ -251,7 +245,7 @@ def _break_even(told: JudgeBreakEven) -> str:
     kept = f"{told.judge} keeps {as_percent(told.kept)} of the tokens that it comes to"
     if told.least is None:
         return f"{kept}; at these prices checks of {told.span} tokens never cost less than the cloud alone."
-    least, pays = as_percent(told.least), "cheaper" if told.pays else "dearer"
+    least, pays = as_percent(told.least), "cheaper" if told.kept >= told.least else "dearer"
     return (
         f"{kept}; checks of {told.span} tokens that correct one at a time pay from {least} on: here they are {pays} "
         "than the cloud alone."
@@ -267,13 +261,11 @@ def _thresholds(pair: CalibratedPair) -> Table:
         )
         for trial in pair.threshold.trials
     )
-    notes = (
-        (
-            f"Drafts turned down: of {pair.threshold.same} that are word for word what the cloud wrote (false alarms), "
-            f"and of the {pair.threshold.other} others. * proposed."
-        ),
+    note = (
+        f"Drafts turned down: of {pair.threshold.same} that are word for word what the cloud wrote (false alarms), "
+        f"and of the {pair.threshold.other} others. * proposed."
     )
-    return Table("Thresholds of KL", ("nats", "the cloud's own", "others"), rows, notes)
+    return Table("Thresholds of KL", ("nats", "the cloud's own", "others"), rows, (note,))
 
 
 def _distributions(pair: CalibratedPair) -> Table:
@@ -289,7 +281,7 @@ def _distributions(pair: CalibratedPair) -> Table:
             "the rule (tree: at which the cloud's best token can be outside its three likeliest); arXiv:2606.30265."
         ),
     )
-    return Table("Distributions", ("", *(f"{100 * level:g} %" for level in LEVELS), "mean"), tuple(rows), notes)
+    return Table("Distributions", ("", *(f"{100 * level:g} %" for level in LEVELS), "mean"), rows, notes)
 
 
 def _certificates(pair: CalibratedPair) -> Table:
@@ -307,12 +299,9 @@ def _lengths(pair: CalibratedPair) -> Table:
     for num in DRAFTS:
         least, most = pair.diagnosis.accepted_length(num)
         rows.append((str(num), f"{least:.2f}", f"{most:.2f}", as_share(least / num)))
-    notes = (
-        "By exact speculative sampling at temperature 1, without the bonus token; least and most by the top-k list.",
-    )
-    return Table(
-        "Expected accepted length", ("drafted", "at least", "at most", "at least,\nof the draft"), tuple(rows), notes
-    )
+    note = "By exact speculative sampling at temperature 1, without the bonus token; least and most by the top-k list."
+    columns = ("drafted", "at least", "at most", "at least,\nof the draft")
+    return Table("Expected accepted length", columns, rows, (note,))
 
 
 def _rejections(pair: CalibratedPair) -> Table:
@@ -324,13 +313,11 @@ def _rejections(pair: CalibratedPair) -> Table:
         middle = UNDEFINED if found.offset.values is None else f"{found.offset.values[2]:g}"
         rows.append((judge, as_share(found.share), middle, *tenths))
     columns = ("judge", "turned\ndown", "median\noffset", *(f"{10 * part}" for part in range(10)))
-    notes = (
-        (
-            "In which tenth of the draft (0: the first, ...) the first rejection falls, in per cent of the drafts that "
-            "are turned down."
-        ),
+    note = (
+        "In which tenth of the draft (0: the first, ...) the first rejection falls, in per cent of the drafts that "
+        "are turned down."
     )
-    return Table("Where the drafter starts to be overruled", columns, tuple(rows), notes)
+    return Table("Where the drafter starts to be overruled", columns, rows, (note,))
 
 
 def as_share(share: float) -> str:

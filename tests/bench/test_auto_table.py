@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib import resources
 
 import numpy as np
@@ -12,12 +13,12 @@ from cases import each_of
 from hybrid.defer import Calibration, PriorScore
 from hybrid.lab.arms import Arm
 from hybrid.lab.experiments.auto_suite import Fitted
-from hybrid.lab.experiments.auto_trial import PLANNED_SETTINGS, AutoRule, AutoSection, CalibrationPrices
+from hybrid.lab.experiments.auto_trial import PLANNED_SETTINGS, AutoRule, AutoTrial, CalibrationPrices
+from hybrid.lab.experiments.frame import PRICES, SETTINGS, ask_prices
+from hybrid.lab.experiments.grid import CLOUD, LOCAL
 from hybrid.lab.experiments.plot import auto_svg
 from hybrid.lab.experiments.problem_report import WANTED, AutoTable, default_answers, problem_report
-from hybrid.lab.experiments.section import CLOUD, LOCAL
-from hybrid.lab.experiments.tariffs import PRICES, SETTINGS, ask_prices
-from hybrid.tasks.statistics import auroc
+from hybrid.tasks.statistics import auroc, cheapest_bill
 
 NUM = 120
 DOUBT = Arm("doubt 0.3", "doubt", {"entropy": 0.3})
@@ -65,29 +66,28 @@ def made():
         )
     rules = tuple(AutoRule(name, "auto", dials) for name in ("auto", "highest entropy"))
     scores, usual = {"auto": PriorScore("kl:0.7")}, CalibrationPrices(((30, 40),))
-    section = AutoSection("made", "bundled", (), (CLOUD, LOCAL, DOUBT), rules, scores, {"auto": ""}, usual)
-    return section, records, cheapest, lengths
+    trial = AutoTrial((CLOUD, LOCAL, DOUBT), rules, scores, {"auto": ""}, usual)
+    return trial, records, cheapest, lengths
 
 
 @pytest.mark.slow
 def test_a_rule_that_knows_what_the_oracle_knows_closes_the_gap(made):
-    section, records, _, _ = made
-    table = AutoTable(section, records)
+    trial, records, _, _ = made
     for setting in each_of(PLANNED_SETTINGS):
-        ours, oracle = table.bills_at(section.rules[0], setting.name), table.oracle(setting.name)
+        table = AutoTable(trial, records, setting)
         for wanted in each_of(WANTED):
-            assert oracle[wanted][0] <= ours[wanted][0] + 1e-9 < 1.1 * oracle[wanted][0]
-        [row] = table.compared(setting.name)
+            ours = cheapest_bill(*table.ways["auto"], wanted)[0]
+            assert table.oracle[wanted][0] <= ours + 1e-9 < 1.1 * table.oracle[wanted][0]
+        [row] = table.compared()
         assert 0.95 < row["0.8"]["closed"]["value"] <= 1.0
         assert row["0.8"]["difference"]["high"] < 0.0
 
 
 def test_a_dial_is_what_its_problems_cost_by_the_setting_and_no_other(made):
-    section, records, cheapest, lengths = made
-    table = AutoTable(section, records)
+    trial, records, cheapest, lengths = made
     for setting in each_of(PLANNED_SETTINGS):
         alone = np.array([float(ask_prices(setting, PRICES[0]).write(30, int(length), 0)) for length in lengths])
-        told = table.rule_row(section.rules[0], setting.name)["dials"][1]
+        told = AutoTable(trial, records, setting).rule_row(trial.rules[0])["dials"][1]
         assert told["bill"]["value"] == pytest.approx(alone[cheapest[:7]].sum() / alone.sum(), abs=1e-4)
         assert told["actions"] == {
             "keep": pytest.approx(1 - 7 / NUM, abs=1e-4),
@@ -97,22 +97,20 @@ def test_a_dial_is_what_its_problems_cost_by_the_setting_and_no_other(made):
 
 def test_a_rule_that_does_what_a_preset_does_costs_what_it_costs(made):
     """Were it not for the mixtures: presets below their chord have no cheaper one."""
-    section, records, cheapest, _ = made
+    trial, records, cheapest, _ = made
     seven = set(cheapest[:7].tolist())
     records = [
         record | {"arms": record["arms"] | {"doubt 0.3": record["outcomes"][int(i in seven)]}}
         for i, record in enumerate(records)
     ]
-    told = AutoTable(section, records).rule_row(section.rules[0], "U")["dials"][1]["over_presets"]
+    told = AutoTable(trial, records, SETTINGS[0]).rule_row(trial.rules[0])["dials"][1]["over_presets"]
     assert told["value"] == pytest.approx(1.0, abs=1e-4)
 
 
 @pytest.mark.slow
 def test_the_report_pools_families_over_sections_and_counts_a_problem_once(made):
-    section, records, _, _ = made
-    found = {(number, i): record for number in (0, 1) for i, record in enumerate(records)}
-    both = [AutoSection(**{**vars(section), "questions": (None,) * NUM, "name": name}) for name in ("a", "b")]
-    report = json.loads(json.dumps(problem_report(both, found, 7.0)))
+    trial, records, _, _ = made
+    report = json.loads(json.dumps(problem_report([trial.grid(name, ()) for name in "ab"], [records] * 2, 7.0)))
     assert [row["problems"] for row in report["families"]] == [NUM // 2, NUM // 2]
     assert {row["gap"] >= 30 for row in report["families"]} == {
         row["rpi"]["auto U"]["value"] is not None for row in report["families"]
@@ -125,13 +123,11 @@ def test_the_report_pools_families_over_sections_and_counts_a_problem_once(made)
 
 
 def test_answers_at_the_default_come_from_each_sections_own_dials(made):
-    section, records, cheapest, _ = made
-    few = AutoSection(**{**vars(section), "rules": (AutoRule("auto", "auto", (7.0,)),)})
+    trial, records, cheapest, _ = made
+    few = replace(trial, rules=(AutoRule("auto", "auto", (7.0,)),))
     short = [record | {"planned": {"auto": {"U": [record["planned"]["auto"]["U"][1]]}}} for record in records]
-    answers = default_answers([*((section, each) for each in records), *((few, each) for each in short)], "auto", 7.0)[
-        "auto U"
-    ]
-    asked = [bool(each["requests"]) for each in answers.records]
+    tried = [*((trial, each) for each in records), *((few, each) for each in short)]
+    asked = [bool(each["requests"]) for each in default_answers(tried, "auto", 7.0)["auto U"]]
     assert asked[:NUM] == asked[NUM:] == [i in set(cheapest[:7].tolist()) for i in range(NUM)]
 
 

@@ -8,9 +8,15 @@ from dataclasses import replace
 import numpy as np
 
 from hybrid.defer import CriticNumbers, DraftSignals, Forecast, QuestionForecast
-from hybrid.lab.experiments.auto_trial import EVERY_ABILITY, AutoRule, CalibrationPrices
-from hybrid.lab.experiments.decisions import AnswersByDecisions, HeardPlanner, KeptForecasts
-from hybrid.lab.experiments.tariffs import SETTINGS
+from hybrid.lab.experiments.auto_trial import (
+    EVERY_ABILITY,
+    AnswersByDecisions,
+    AutoRule,
+    CalibrationPrices,
+    HeardPlanner,
+    KeptForecasts,
+)
+from hybrid.lab.experiments.frame import SETTINGS
 from hybrid.policy.plan import Worth
 from hybrid.policy.planning import Planner
 

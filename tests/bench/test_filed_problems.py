@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hybrid.errors import UsageError
-from hybrid.lab.experiments.peers_suite import FiledProblem, read_problems
+from hybrid.lab.experiments.questions import FiledProblem, read_problems
 
 
 def line(split: str = "test", kind: str = "sum", question: str = "1 + 1?", answer: Any = "2") -> str:

@@ -14,8 +14,8 @@ from cases import each_of
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.errors import BadReply, CloudError, UsageError
 from hybrid.lab.experiments import foreign_peers
-from hybrid.lab.experiments.foreign_peers import PEERS, ForeignAnswers, ForeignPeer, ForeignRecord, run_peer
-from hybrid.lab.experiments.peers_suite import bundled_ground
+from hybrid.lab.experiments.foreign_peers import PEERS, ForeignPeer, ForeignRecord, foreign_answers, run_peer
+from hybrid.lab.experiments.questions import bundled_ground
 
 GROUND = bundled_ground(BUNDLED_LOCAL, BUNDLED_CLOUD, "test", 1)
 TEXTS = [each.text for each in GROUND.questions]
@@ -144,12 +144,12 @@ def test_records_become_arrays_and_a_judges_tokens_are_paid():
         return ForeignRecord("fake", "?", right, bool(requests), kept, requests, 0.0)
 
     records = [record(True, (), True), record(False, (("judge", 100, 5), ("write", 20, 10)), False)]
-    found = ForeignAnswers.of([*records, record(True, (("judge", 100, 5),), True)], 8.0)
+    found = foreign_answers([*records, record(True, (("judge", 100, 5),), True)], 8.0)
     np.testing.assert_array_equal(found.right, [1, 0, 1])
     np.testing.assert_array_equal(found.paid, [0, 240, 140])
-    np.testing.assert_array_equal(found.num_requests, [0, 2, 1])
+    np.testing.assert_array_equal(found.requests, [0, 2, 1])
     np.testing.assert_array_equal(found.sent, [0, 1, 1])
-    assert ForeignAnswers.of([], 4.0).right.shape == ForeignAnswers.of([], 4.0).paid.shape == (0,)
+    assert foreign_answers([], 4.0).right.shape == foreign_answers([], 4.0).paid.shape == (0,)
 
 
 @pytest.mark.filterwarnings("ignore")  # theirs

@@ -12,9 +12,10 @@ from cases import each_of
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.defer import DraftSignals, LabelledDraft, LabelledQuestion
 from hybrid.lab.experiments.auto_suite import CONTROLS, fit_control
-from hybrid.lab.experiments.auto_trial import label, label_of_json, label_to_json
-from hybrid.lab.experiments.problem_suite import PRESETS, draw_problems
-from hybrid.lab.experiments.section import LOCAL
+from hybrid.lab.experiments.auto_trial import PRESETS
+from hybrid.lab.experiments.grid import LOCAL
+from hybrid.lab.experiments.questions import draw_problems
+from hybrid.lab.experiments.trials import label, label_of_json, label_to_json
 from hybrid.lab.experiments.world import open_world
 from hybrid.tasks.statistics import auroc
 from hybrid.types import Sampling

@@ -15,12 +15,11 @@ from typer.testing import CliRunner
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.cli import app
 from hybrid.cli.bench_peers import print_peers_report
-from hybrid.cli.peers_forecasts import LabelsSection, add_forecasts
+from hybrid.cli.peers_forecasts import add_forecasts, bought_grid
 from hybrid.defer import Calibration, LabelledQuestion
 from hybrid.errors import UsageError
-from hybrid.lab.experiments.auto_trial import label_of_json
 from hybrid.lab.experiments.foreign_peers import ForeignRecord
-from hybrid.lab.experiments.peers_arms import (
+from hybrid.lab.experiments.peers import (
     SHARES,
     TARIFFS,
     PricedQuestions,
@@ -32,7 +31,8 @@ from hybrid.lab.experiments.peers_arms import (
     surprise,
 )
 from hybrid.lab.experiments.peers_report import GroundRecords, PeersTable, best_share
-from hybrid.lab.experiments.peers_suite import RUN_ARMS, bundled_ground
+from hybrid.lab.experiments.questions import RUN_ARMS, bundled_ground
+from hybrid.lab.experiments.trials import label_of_json
 from hybrid.lab.experiments.world import open_world
 from hybrid.tasks.statistics import Resamples
 from hybrid.tune.bought import CERTIFICATES, BoughtText
@@ -90,7 +90,7 @@ def fitted(labelled: list[LabelledQuestion]) -> Calibration:
 
 @pytest.fixture(scope="module")
 def table(records):
-    calibration = fitted([each.labelled for each in PricedQuestions(records[:100], PRICES).taught])
+    calibration = fitted(PricedQuestions(records[:100], PRICES).labelled)
     dialled = PricedQuestions(records[120:180], PRICES)
     return PeersTable(peer_arms({100: calibration}, dialled, JUDGE), PricedQuestions(records[180:], PRICES))
 
@@ -105,8 +105,8 @@ def test_an_order_sends_the_highest_first_and_a_lower_cut_off_no_fewer(records):
         assert (np.diff(tried.sent, axis=0) >= 0).all()
         if len(set(scores)) < len(scores):  # those of one score are sent together
             continue
-        shares = (tried.paid.sum(axis=1) / questions.alone.sum()).tolist()
-        longest = questions.alone.max() / questions.alone.sum()
+        shares = (tried.paid.sum(axis=1) / questions.frame.alone.sum()).tolist()
+        longest = questions.frame.alone.max() / questions.frame.alone.sum()
         assert all(share <= spent <= share + longest for share, spent in zip(SHARES, shares, strict=True))
 
 
@@ -114,12 +114,12 @@ def test_what_is_sent_whole_is_paid_as_the_cloud_alone_and_right_where_it_is(rec
     questions = PricedQuestions(records[:50], PRICES)
     every = sent_whole(questions, np.ones(50))
     none = sent_whole(questions, np.zeros(50))
-    assert every[0].tolist() == questions.cloud_right.tolist()
-    assert every[1].tolist() == questions.alone.tolist()
-    assert none[0].tolist() == questions.local_right.tolist()
+    assert every[0].tolist() == questions.frame.cloud.tolist()
+    assert every[1].tolist() == questions.frame.alone.tolist()
+    assert none[0].tolist() == questions.frame.local.tolist()
     assert none[1].sum() == 0.0
     by_hand = [each["draft"]["prompt_tokens"] + 4.0 * each["cloud_tokens"] for each in records[:50]]
-    assert questions.alone.tolist() == by_hand
+    assert questions.frame.alone.tolist() == by_hand
 
 
 def test_no_arm_reads_who_is_right(records, table):
@@ -164,7 +164,7 @@ def test_the_share_at_a_bill_is_the_most_that_a_mixture_of_two_ways_has():
 
 
 def test_dials_that_were_set_are_tried_and_others_are_refused(records, monkeypatch):
-    monkeypatch.setattr("hybrid.lab.experiments.peers_report.Resamples", partial(Resamples, num=40))
+    monkeypatch.setattr("hybrid.lab.experiments.frame.resampled", partial(Resamples, num=40))
     ground = GroundRecords("here", records[:150], fitted, num_labels=100)
     fixed = json.loads(json.dumps(ground.calibrated(print)["dials"]))
     report = ground.tried(records[200:230], fixed, print)
@@ -202,7 +202,7 @@ def texts_of(of: dict[str, object]) -> dict[str, object]:
 
 
 def test_of_the_labels_themselves_is_told_what_was_paid_and_of_others_less_surely(records, monkeypatch):
-    monkeypatch.setattr("hybrid.lab.experiments.peers_report.Resamples", partial(Resamples, num=40))
+    monkeypatch.setattr("hybrid.lab.experiments.frame.resampled", partial(Resamples, num=40))
     own = json.loads(json.dumps(records[:100]))
     for each in own:
         draft = each["draft"]
@@ -266,7 +266,7 @@ def test_dials_come_first_and_a_file_that_is_none_is_refused(tmp_path):
 
 
 def test_both_reports_are_shown_whole(records, monkeypatch, capsys):
-    monkeypatch.setattr("hybrid.lab.experiments.peers_report.Resamples", partial(Resamples, num=40))
+    monkeypatch.setattr("hybrid.lab.experiments.frame.resampled", partial(Resamples, num=40))
     ground = GroundRecords("here", records[:150], fitted, num_labels=100)
     report = ground.calibrated(print)
     print_peers_report(report)
@@ -304,15 +304,15 @@ def test_problems_of_the_bundled_pair_are_recorded_with_every_arm():
 
     async def recorded():
         ground = bundled_ground(BUNDLED_LOCAL, BUNDLED_CLOUD, "test", 1)
-        section = replace(ground.section, questions=ground.questions[:2])
+        grid = replace(ground.grid, questions=ground.questions[:2])
 
         async def check(*_: object) -> None:
             pass
 
         async with open_world(BUNDLED_LOCAL, BUNDLED_CLOUD) as world:
-            labels = LabelsSection("labels", section.pair, section.questions, section.threshold)
+            labels = bought_grid("labels", grid.questions)
             return [[json.loads(json.dumps(await of.answer(world, number, 0, check))) for number in (0, 1)]
-                    for of in (section, labels)]  # fmt: skip
+                    for of in (grid, labels)]  # fmt: skip
 
     found, bought = asyncio.run(recorded())
     for each, texts in each_of(zip(found, bought, strict=True)):
@@ -321,8 +321,8 @@ def test_problems_of_the_bundled_pair_are_recorded_with_every_arm():
         assert draft.first_rejection(JUDGE) == each["draft"]["first_rejection"]
         assert len(written.signals) == each["cloud_tokens"]
     questions = PricedQuestions(found, PRICES)
-    for each, taught in each_of(zip(found, questions.taught, strict=True)):
+    for each, signals in each_of(zip(found, questions.signals, strict=True)):
         assert set(each["arms"]) == {arm.name for arm in RUN_ARMS}
         assert len(each["texts_drawn"]) == 3
-        sent = taught.signals.prompt_tokens + len(taught.signals)
-        assert each["arms"]["once:0.7"]["requests"][0] == ["check", sent, len(taught.signals), 0, 1]
+        sent = signals.prompt_tokens + len(signals)
+        assert each["arms"]["once:0.7"]["requests"][0] == ["check", sent, len(signals), 0, 1]

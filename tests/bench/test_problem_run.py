@@ -9,18 +9,12 @@ import pytest
 from cases import each_of
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
-from hybrid.cli.bench_auto import print_auto_report
+from hybrid.cli.lab_tables import print_auto_report
 from hybrid.defer import PriorScore
-from hybrid.lab.experiments.auto_trial import AutoRule, AutoSection, CalibrationPrices
+from hybrid.lab.experiments.auto_trial import PRESETS, AutoRule, AutoTrial, CalibrationPrices
+from hybrid.lab.experiments.grid import CLOUD, LOCAL
 from hybrid.lab.experiments.problem_report import problem_report
-from hybrid.lab.experiments.problem_suite import (
-    PAIR,
-    PRESETS,
-    as_questions,
-    draw_problems,
-    fitted_problems,
-)
-from hybrid.lab.experiments.section import CLOUD, LOCAL
+from hybrid.lab.experiments.questions import as_questions, draw_problems, fitted_problems
 from hybrid.lab.experiments.world import open_world
 from hybrid.tasks import FAMILIES, split_of
 
@@ -29,29 +23,28 @@ ONCE = next(arm for arm in PRESETS if arm.name == "once")
 
 @pytest.fixture(scope="module")
 def tried():
-    """A section, and the records of its problems."""
+    """A grid, and the records of its problems."""
     problems = draw_problems("test", 1, 0)
     score = PriorScore("kl:0.7", 0.4)
     rules = (AutoRule("auto", "auto", (0.5, 2.2)), AutoRule("highest entropy", "auto", (2.2, 9.0)))
     questions, usual = as_questions(problems[4:12]), CalibrationPrices(((30, 60),))
-    section = AutoSection(
-        "test, seed 0", PAIR, questions, (CLOUD, LOCAL, ONCE), rules, {"auto": score}, {"auto": "prior"}, usual
-    )
+    trial = AutoTrial((CLOUD, LOCAL, ONCE), rules, {"auto": score}, {"auto": "prior"}, usual)
+    grid = trial.grid("test, seed 0", questions)
 
     async def check(arm, sampling, answered):
         assert answered.answer.degraded is None
 
     async def records():
         async with open_world(BUNDLED_LOCAL, BUNDLED_CLOUD) as world:
-            return [await section.answer(world, i, i, check) | {"checked": []} for i in range(len(section.questions))]
+            return [await grid.answer(world, i, i, check) | {"checked": []} for i in range(len(questions))]
 
-    return section, asyncio.run(records())
+    return grid, asyncio.run(records())
 
 
 @pytest.mark.slow
 def test_a_record_is_graded_as_its_family_does_and_counts_every_request(tried):
-    section, records = tried
-    for question, record in each_of(zip(section.questions, records, strict=True)):
+    grid, records = tried
+    for question, record in each_of(zip(grid.questions, records, strict=True)):
         assert (record["text"], record["kind"]) == (question.problem.question, question.problem.family)
         assert record["arms"]["local"]["requests"] == []
         [[kind, sent, scored, known, written]] = record["arms"]["cloud"]["requests"]
@@ -63,8 +56,8 @@ def test_a_record_is_graded_as_its_family_does_and_counts_every_request(tried):
 
 
 def test_the_table_has_the_models_alone_at_its_ends(tried, capsys):
-    section, records = tried
-    report = json.loads(json.dumps(problem_report([section], {(0, i): each for i, each in enumerate(records)}, 2.2)))
+    grid, records = tried
+    report = json.loads(json.dumps(problem_report([grid], [records], 2.2)))
     [told] = report["sections"]
     rows = {row["arm"]: row for row in told["arms"]}
     for arm, end in (("cloud", 1.0), ("local", 0.0)):

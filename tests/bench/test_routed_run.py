@@ -12,11 +12,10 @@ from arithmetic import tolerance
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
 from hybrid.lab.arms import Arm, draw_balanced
-from hybrid.lab.experiments.decisions import HeardPlanner
-from hybrid.lab.experiments.routed_section import RoutedSection, signals_to_json
-from hybrid.lab.experiments.routed_table import RoutedTable
-from hybrid.lab.experiments.section import spent_record
-from hybrid.lab.experiments.tariffs import SETTINGS
+from hybrid.lab.experiments.auto_trial import HeardPlanner
+from hybrid.lab.experiments.frame import SETTINGS
+from hybrid.lab.experiments.routed import RoutedTable
+from hybrid.lab.experiments.trials import routed_grid, signals_to_json, spent_record
 from hybrid.lab.experiments.world import open_world
 from hybrid.policy.plan import Worth
 from hybrid.types import Sampling
@@ -51,10 +50,10 @@ def test_what_is_foretold_of_each_question_is_its_text_and_its_requests() -> Non
     """Kept whole, written whole, checked in short spans: under every tariff and at every dial."""
 
     async def run() -> set[str]:
-        section = RoutedSection("s", "bundled", 0.0, QUESTIONS, SPANS)  # type: ignore[arg-type]
+        grid = routed_grid("s", "bundled", QUESTIONS, spans=SPANS)  # type: ignore[arg-type]
         seen: set[str] = set()
         async with open_world(BUNDLED_LOCAL, BUNDLED_CLOUD) as world:
-            records = [await section.answer(world, number, 0, same) for number in range(len(QUESTIONS))]
+            records = [await grid.answer(world, number, 0, same) for number in range(len(QUESTIONS))]
             tables = [RoutedTable(records, CALIBRATION, setting) for setting in (SETTINGS[0], SETTINGS[-1])]
             for table, amount in product(tables, (4.0, 40.0, 400.0)):
                 for question, record, action in zip(QUESTIONS, records, table.actions(amount), strict=True):

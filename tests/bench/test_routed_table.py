@@ -11,8 +11,8 @@ import pytest
 from cases import each_of
 
 from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
-from hybrid.lab.experiments.routed_table import RoutedTable, action_of
-from hybrid.lab.experiments.tariffs import SETTINGS
+from hybrid.lab.experiments.frame import SETTINGS
+from hybrid.lab.experiments.routed import RoutedTable, action_of
 from hybrid.policy.plan import DraftPlan
 
 # Prompt tokens, draft tokens, the favourite's probability, excess of the draft in nats a token, tokens of the cloud's.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.lab.experiments.tariffs import PRICES, SETTINGS, CountedRequest, cost, counted
+from hybrid.lab.experiments.frame import PRICES, SETTINGS, CountedRequest, cost, counted
 from hybrid.lab.experiments.world import RecordedRequest
 from hybrid.types import CloudUsage
 

@@ -15,7 +15,7 @@ from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.cli import app
 from hybrid.engine import real_models
 from hybrid.errors import EngineError
-from hybrid.lab.experiments import suite
+from hybrid.lab.experiments.grid import CLOUD, LOCAL, GridRun, ModelPair, read_parts, run_grids
 from hybrid.lab.experiments.plot import svg
 from hybrid.lab.experiments.position_table import (
     Positions,
@@ -24,39 +24,38 @@ from hybrid.lab.experiments.position_table import (
     weighted_mean,
     weighted_quantile,
 )
-from hybrid.lab.experiments.section import CLOUD, LOCAL, ModelPair, SectionRun, read_parts, run_sections
-from hybrid.lab.experiments.suite import EXACT_GREEDY, TextPlan, TextSection, sections
-from hybrid.lab.experiments.text_report import at_bill, text_report
+from hybrid.lab.experiments.text import EXACT_GREEDY, RULES, at_bill, text_grids, text_report
+from hybrid.lab.experiments.trials import text_grid
 from hybrid.tasks.assistant import QUESTIONS
 from hybrid.tasks.statistics import auroc
 
-ARMS = (CLOUD, LOCAL, suite.RULES[0], EXACT_GREEDY)
+ARMS = (CLOUD, LOCAL, RULES[0], EXACT_GREEDY)
 
 
 def bundled_run(folder, num=2, **more):
     """The bundled pair under the name of another: it knows nothing of these questions, and answers all the same."""
     questions = tuple(replace(each, max_tokens=16) for each in QUESTIONS[:num])
-    section = TextSection("bundled", "q3", 0.0, questions, ARMS, positions=True)
-    return SectionRun((section,), {"q3": ModelPair(BUNDLED_LOCAL, BUNDLED_CLOUD)}, folder, **more)
+    grid = text_grid("bundled", "q3", questions, ARMS, compares=True)
+    return GridRun((grid,), {"q3": ModelPair(BUNDLED_LOCAL, BUNDLED_CLOUD)}, folder, **more)
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     run = bundled_run(tmp_path_factory.mktemp("text"), num=4, check_share=0.5)
     told = []
-    return run, run_sections(run, told.append), told
+    return run, run_grids(run, told.append), told
 
 
 @pytest.mark.slow
 def test_every_question_is_answered_once_by_all_rules_whichever_process_took_it(ran):
     run, found, told = ran
-    assert sorted(found) == run.units
-    assert [found[unit]["text"] for unit in run.units] == [each.text for each in run.sections[0].questions]
-    assert all(list(record["arms"]) == [arm.name for arm in ARMS] for record in found.values())
+    [records] = found
+    assert [record["text"] for record in records] == [each.text for each in run.grids[0].questions]
+    assert all(list(record["arms"]) == [arm.name for arm in ARMS] for record in records)
     assert len(list(run.folder.glob("part-*.jsonl"))) == 2
     assert len(told) == 4
     assert "about 0 min left" in told[-1]
-    checked = [each for record in found.values() for each in record["checked"]]
+    checked = [each for record in records for each in record["checked"]]
     assert checked
     assert all(each["text"] and each["requests"] and each["bill"] for each in checked), checked
 
@@ -67,23 +66,27 @@ def test_a_run_goes_on_where_it_stopped_and_a_line_that_was_cut_off_is_written_a
     lines = [line for path in sorted(run.folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
     (tmp_path / "part-1.jsonl").write_text("\n".join([*lines[:3], lines[3][:-40]]))
     told = []
-    again = run_sections(replace(run, folder=tmp_path), told.append)
+    again = run_grids(replace(run, folder=tmp_path), told.append)
     assert told[0] == "3 of 4 questions were answered before"
     assert len(told) == 2
     assert again == found
     told.clear()
-    assert run_sections(replace(run, folder=tmp_path), told.append) == found
+    assert run_grids(replace(run, folder=tmp_path), told.append) == found
     assert told == ["4 of 4 questions were answered before"]
 
 
 def test_what_a_record_depends_on_names_it(ran):
     run, _, _ = ran
-    section = run.sections[0]
+    questions = run.grids[0].questions
+    grids = (
+        text_grid("bundled", "q3", questions, ARMS, 0.5, compares=True),
+        text_grid("bundled", "q3", questions, ARMS, top_k=3, compares=True),
+        text_grid("bundled", "q3", questions, ARMS[:3], compares=True),
+        text_grid("bundled", "q3", questions, ARMS),
+    )
     others = (
         replace(run, seed=1),
-        replace(run, sections=(replace(section, temperature=0.5),)),
-        replace(run, sections=(replace(section, top_k=3),)),
-        replace(run, sections=(replace(section, arms=ARMS[:3]),)),
+        *(replace(run, grids=(grid,)) for grid in grids),
         replace(run, pairs={"q3": ModelPair(BUNDLED_CLOUD, BUNDLED_CLOUD)}),
     )
     assert run.key((0, 0)) not in {other.key((0, 0)) for other in others}
@@ -96,13 +99,13 @@ def test_what_a_child_cannot_do_is_one_sentence_and_no_child_is_left(tmp_path):
     run = bundled_run(tmp_path, check_share=0.0)
     broken = replace(run, pairs={"q3": ModelPair(BUNDLED_LOCAL, tmp_path)})
     with pytest.raises(EngineError):
-        run_sections(broken, lambda _: None)
+        run_grids(broken, lambda _: None)
     assert read_parts(tmp_path) == {}
 
 
 def test_the_report_has_the_models_alone_at_the_ends_of_every_scale(ran):
     run, found, _ = ran
-    report = json.loads(json.dumps(text_report(run.sections, found)))
+    report = json.loads(json.dumps(text_report(run.grids, found)))
     [section] = report["sections"]
     rows = {row["rule"]: row for row in section["rules"]}
     assert {bill["value"] for bill in rows["cloud"]["bill"].values()} == {1.0}
@@ -175,15 +178,15 @@ def test_acceptance_at_an_offset_is_counted_over_every_start_of_a_draft():
 
 
 def test_the_default_run_has_every_pair_both_temperatures_and_300_graded_questions_a_pair():
-    every = sections(TextPlan())
-    assert {section.pair for section in every} == {"q3", "d2", "d4"}
-    assert {section.temperature for section in every} >= {0.0, 0.7, 1.0}
-    graded = [section for section in every if section.name.endswith("graded")]
-    assert {section.pair for section in graded} == {"q3", "d2"}
-    assert all(len(section.questions) >= 300 and all(each.graded for each in section.questions) for section in graded)
-    assert all(each.split == "test" for section in every if section not in graded for each in section.questions)
-    assert all(section.arms[:2] == (CLOUD, LOCAL) for section in every)
-    [few] = sections(TextPlan(num=3, pair="d2", temperature=0.3))
+    every = text_grids()
+    assert {grid.pair for grid in every} == {"q3", "d2", "d4"}
+    assert {grid.temperature for grid in every} >= {0.0, 0.7, 1.0}
+    graded = [grid for grid in every if grid.name.endswith("graded")]
+    assert {grid.pair for grid in graded} == {"q3", "d2"}
+    assert all(len(grid.questions) >= 300 and all(each.graded for each in grid.questions) for grid in graded)
+    assert all(each.split == "test" for grid in every if grid not in graded for each in grid.questions)
+    assert all(grid.arms[:2] == (CLOUD, LOCAL) for grid in every)
+    [few] = text_grids(num=3, pair="d2", temperature=0.3)
     assert (len(few.questions), few.pair, few.temperature) == (3, "d2", 0.3)
 
 

@@ -139,7 +139,7 @@ def test_a_chart_stays_inside_its_frame_and_says_what_it_shows():
         "", [Chart("told", across, up, [("line", far)], [("dot", far[2])]), bar_chart("bars", "", [("a", 0.2)])]
     )
     assert re.findall(r'aria-label="(\w+)"', text) == ["told", "bars"]
-    assert 'd="M56.0,256.0 244.0,141.0 432.0,26.0"' in text
+    assert 'points="56.0,256.0 244.0,141.0 432.0,26.0"' in text
     assert text.count('viewBox="0 0 640 300"') == 2
     for x, y in each_of(re.findall(r'x="([\d.-]+)" c?y="([\d.-]+)"(?! text-anchor="middle" tr)', text)):
         assert 0 <= float(x) <= 640

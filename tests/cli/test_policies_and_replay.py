@@ -25,15 +25,19 @@ def test_the_policies_are_listed_for_programs_and_for_people():
     assert needs["exact"] == ["ids", "score", "write"], "sampled, it leaves tokens to the cloud"
     said = run.invoke(app, ["policies"], env={"COLUMNS": "1000"}).stdout
     assert all(preset.summary in said and preset.guarantee in said for preset in PRESETS.values())
-    assert "needs      no endpoint" in said
-    assert "needs      an endpoint that can continue a partial answer" in said
-    assert "needs      an endpoint that can score a draft" in said
-    assert "this project's implementation" in said
-    assert "  entropy:0.5        an entropy in nats" in said.splitlines()
-    assert "  always" in said.splitlines()
-    assert "  number     kl:0.5, a threshold in nats" in said.splitlines()
+    lines = [" ".join(line.split()) for line in said.splitlines()]
+    for line in (
+        "needs no endpoint",
+        "needs an endpoint that can continue a partial answer",
+        "needs an endpoint that can score a draft",
+        "A rule of the literature is this project's implementation of it.",
+        "entropy:0.5 an entropy in nats",
+        "always",
+        "number kl:0.5, a threshold in nats",
+    ):
+        assert line in lines
     numbered = [name for name, found in PRESETS.items() if found.number.default is not None]
-    assert [line.split()[1].partition(":")[0] for line in said.splitlines() if "  number " in line] == numbered
+    assert [line.split()[1].partition(":")[0] for line in lines if line.startswith("number ")] == numbered
 
 
 def test_the_policies_fit_the_terminal_and_lose_no_word():
@@ -45,9 +49,7 @@ def test_the_policies_fit_the_terminal_and_lose_no_word():
     for columns in (60, 80, 132):
         assert max(map(len, listed(columns).splitlines())) <= columns
         assert listed(columns).split() == listed(1000).split()
-    behind = [line for line in listed(80).splitlines() if line.startswith("   ")]
-    assert behind
-    assert all(line.startswith((" " * 13, " " * 21)) for line in behind)
+    assert any(line.startswith(" " * 12) for line in listed(80).splitlines()), "further lines stand under the first"
 
 
 def trace(path, *events):

@@ -11,15 +11,15 @@ import hybrid
 from hybrid.spend import AskPrices, Price
 from hybrid.tune.bought import BoughtQuestion, BoughtText
 from hybrid.tune.buying import bundled_questions
-from hybrid.tune.rule_bills import cloud_alone, doubt, once
+from hybrid.tune.play import Play, greedy_policy
 
 PRICE = "1/0.1/4"
-RULES = {"doubt": doubt(0.5), "once:0.7": once("kl:0.7")}
+POLICIES = ("doubt", "once:0.7", "kl:0.7")
 
 
 async def forecast_and_run(num):
-    """For each rule the forecast and the paid bill of each question, and what the cloud alone takes of all."""
-    found, alone = {name: [] for name in RULES}, 0.0
+    """For each policy the forecast and the paid bill of each question, and what the cloud alone takes of all."""
+    found, alone = {name: [] for name in POLICIES}, 0.0
     async with hybrid.open(price=PRICE) as client:
         can = await client.capabilities()
         prices = AskPrices.of(
@@ -28,10 +28,11 @@ async def forecast_and_run(num):
         for asked in bundled_questions(num):
             texts = [await client.text_rows(asked.prompt, writer, **asked.choices) for writer in ("local", "cloud")]
             question = BoughtQuestion(*(BoughtText.of_rows((), each) for each in texts))
-            alone += cloud_alone(question, prices).price
-            for name, rule in RULES.items():
+            alone += Play(greedy_policy("cloud"), question).price(prices)
+            for name in POLICIES:
                 answer = await client.generate(asked.prompt, policy=name, **asked.choices)
-                found[name].append((rule(question, prices).price, answer.bill.nanousd))
+                forecast = Play(greedy_policy(name), question).price(prices)
+                found[name].append((forecast, answer.bill.nanousd))
     return found, alone
 
 

@@ -16,7 +16,7 @@ import pytest
 from cases import each, each_of
 from foreign_solvers import SOLVERS, solve
 
-from hybrid.lab.experiments.peers_suite import read_problems
+from hybrid.lab.experiments.questions import read_problems
 from hybrid.tasks import BY_NAME, split_of, wordings
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "train_reference_models"))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from cases import each, each_of
 
-from hybrid.lab.experiments.tariffs import PRICES, SETTINGS, CountedRequest, ask_prices, cost
+from hybrid.lab.experiments.frame import PRICES, SETTINGS, CountedRequest, ask_prices, cost
 from hybrid.spend import TARIFFS, AskPrices, CheckRates, LongContext, Price, TokenTimes
 from hybrid.types import CloudUsage
 

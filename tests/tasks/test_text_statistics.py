@@ -14,7 +14,7 @@ from cases import each, each_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hybrid.tasks.statistics import Estimate, advantage, bill_ratio, recovered_share, repetition, rpi
+from hybrid.tasks.statistics import Estimate, advantage, bill_ratio, repetition, rpi
 
 nats = st.integers(-40, 40).map(lambda n: n / 8)
 questions = st.lists(st.tuples(nats, nats, nats), max_size=30)
@@ -22,6 +22,12 @@ bits = st.lists(st.tuples(*[st.integers(0, 1)] * 3), min_size=2, max_size=30)
 
 LOCAL, HYBRID, CLOUD = [2.0, 0.5, 3.0, 1.0, 4.0, 0.25], [1.0, 0.5, 0.75, 1.5, 2.0, 0.25], [0.5, 0.75, 0.5, 0.5, 1.0, 0]
 BILLS, CLOUD_BILLS = [3.0, 0.0, 7.0, 1.0, 2.0, 0.0], [5.0, 2.0, 6.0, 4.0, 8.0, 3.0]
+
+
+def recovered_share(local, hybrid, cloud, seed=0, num_resamples=10_000):
+    """The advantage of what costs nothing."""
+    free, paid = [0.0] * len(local), [1.0] * len(local)
+    return advantage(local, hybrid, cloud, free, paid, seed=seed, num_resamples=num_resamples)
 
 
 def columns(rows):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hybrid.defer import DraftSignals
-from hybrid.tune.rule_bills import greedy_acceptance
+from hybrid.tune.diagnosis import greedy_acceptance
 
 
 def question(agreed):

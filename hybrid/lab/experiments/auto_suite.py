@@ -1,6 +1,6 @@
-"""What is tried of ``auto``: rules, dials and scores, and the sections of ``hybrid bench auto``.
+"""What is tried of ``auto``: rules, dials and scores, and the grids of ``hybrid bench auto``.
 
-A score is a control, or what was fitted to a pair; the presets and the problems are ``problem_suite``'s.
+A score is a control, or what was fitted to a pair; the presets are ``auto_trial``'s, the problems ``questions``'.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from hybrid.defer.logistic import SparseRows, fit_logistic, sigmoid
 from hybrid.defer.online import OnlineLearner
 from hybrid.defer.words import NOTHING_FAMILIAR, Familiarity
 from hybrid.lab.arms import Arm
-from hybrid.lab.experiments.auto_trial import AutoRule, AutoSection, CalibrationPrices
-from hybrid.lab.experiments.problem_suite import PAIR, PRESETS, GradedQuestion, ProblemPlan, as_questions, draw_problems
-from hybrid.lab.experiments.section import CLOUD, LOCAL
+from hybrid.lab.experiments.auto_trial import PRESETS, AutoRule, AutoTrial, CalibrationPrices
+from hybrid.lab.experiments.grid import CLOUD, LOCAL, GradedQuestion, Grid
+from hybrid.lab.experiments.questions import Half, as_questions, draw_problems
 from hybrid.prob import Floats
 
 # Scores that know little, for the planner that ``auto`` has: what a better score adds is the difference to these.
@@ -194,50 +194,34 @@ def critic_rules(fitted: Fitted) -> tuple[AutoRule, ...]:
     )
 
 
-def critic_sections(plan: ProblemPlan, fitted: Fitted) -> tuple[AutoSection, ...]:
-    """Return a section for every seed: what a critic adds, beside both models alone."""
-    rules = critic_rules(fitted)
-    return tuple(
-        auto_section(
-            f"{plan.split}, seed {seed}",
-            as_questions(draw_problems(plan.split, plan.num, seed)),
-            fitted,
-            (CLOUD, LOCAL),
-            rules,
-        )
-        for seed in plan.seeds
-    )
+def auto_grids(fitted: Fitted, split: Half, num: int, seeds: Sequence[int]) -> tuple[Grid, ...]:
+    """Return a grid for every seed: all of the first two, the default alone of what is only pooled by family.
 
-
-def auto_sections(plan: ProblemPlan, fitted: Fitted) -> tuple[AutoSection, ...]:
-    """Return a section for every seed: all of the first two, the default alone of what is only pooled by family."""
-    every = rules_of(fitted)
+    Where a critic read along, only what it adds is tried, beside both models alone.
+    """
     default = (AutoRule(AUTO, AUTO, (fitted.calibration.worth,)),)
-    return tuple(
-        auto_section(
-            f"{plan.split}, seed {seed}",
-            as_questions(draw_problems(plan.split, plan.num, seed)),
-            fitted,
-            PRESETS if number < 2 else (CLOUD, LOCAL),
-            every if number < 2 else default,
-        )
-        for number, seed in enumerate(plan.seeds)
-    )
+    grids = []
+    for number, seed in enumerate(seeds):
+        rules = critic_rules(fitted) if fitted.critic else rules_of(fitted) if number < 2 else default
+        arms = PRESETS if number < 2 and not fitted.critic else (CLOUD, LOCAL)
+        drawn = as_questions(draw_problems(split, num, seed))
+        grids.append(auto_grid(f"{split}, seed {seed}", drawn, fitted, arms, rules))
+    return tuple(grids)
 
 
-def auto_section(
+def auto_grid(
     name: str,
     questions: Sequence[GradedQuestion],
     fitted: Fitted,
     arms: tuple[Arm, ...] = PRESETS,
     rules: tuple[AutoRule, ...] | None = None,
-) -> AutoSection:
-    """Return a section of some questions with the rules' scores; all rules by default."""
+) -> Grid:
+    """Return a grid of some questions with the rules' scores; all rules by default."""
     chosen = rules_of(fitted) if rules is None else rules
     used = {rule.score for rule in chosen}
     scores = {name: score for name, score in fitted.scores.items() if name in used}
     digests = {name: digest for name, digest in fitted.digests.items() if name in used}
-    return AutoSection(name, PAIR, tuple(questions), arms, chosen, scores, digests, fitted.usual)
+    return AutoTrial(arms, chosen, scores, digests, fitted.usual).grid(name, questions)
 
 
 def _digest(data: bytes) -> str:

@@ -1,7 +1,7 @@
 """One problem under the presets, and under ``auto`` with every score, dial and tariff: its record as plain data.
 
 A rule is a score, the actions it may take, and the dials that are tried of it. ``auto`` decides by prices, so it
-answers apart under each tariff; answers that follow from the same decisions are written once (``decisions.py``). A
+answers apart under each tariff; answers that follow from the same decisions are written once. A
 sample of the others is written all the same and compared.
 """
 
@@ -9,124 +9,177 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from hybrid.defer import CriticNumbers, DraftSignals, LabelledDraft, LabelledQuestion, Score
+from hybrid.defer import DraftSignals, Forecast, KeptScore, QuestionForecast, Score, ScoreOver, score_to_json
+from hybrid.defer.signals import OF_TOKENS
 from hybrid.lab.arms import Arm
-from hybrid.lab.experiments.decisions import AnswersByDecisions, HeardPlanner, KeptForecasts
-from hybrid.lab.experiments.driver_check import is_sampled
-from hybrid.lab.experiments.problem_suite import GradedQuestion, graded_record
-from hybrid.lab.experiments.routed_section import signals_of_json, signals_to_json
-from hybrid.lab.experiments.section import CLOUD, LOCAL, CheckAnswer, TrialQuestion, answer_arms, arms_to_json
-from hybrid.lab.experiments.tariffs import PRICES, SETTINGS, PriceSetting, ask_prices
-from hybrid.lab.experiments.world import World, WorldAnswer, shown_row
-from hybrid.policy import PolicyOptions, preset
-from hybrid.policy.judges import DraftedSpan
+from hybrid.lab.experiments.frame import PRICES, SETTINGS, PriceSetting, ask_prices
+from hybrid.lab.experiments.grid import (
+    CLOUD,
+    LOCAL,
+    CheckAnswer,
+    GradedQuestion,
+    Grid,
+    Record,
+    arms_to_json,
+    is_sampled,
+)
+from hybrid.lab.experiments.questions import THRESHOLD
+from hybrid.lab.experiments.trials import graded_record, label
+from hybrid.lab.experiments.world import World, WorldAnswer
 from hybrid.policy.plan import DraftPlan, Worth
 from hybrid.policy.planning import Planner, StreamMode
-from hybrid.policy.requests import PendingToken
-from hybrid.prob import Dense
 from hybrid.record.conversation import words_of
-from hybrid.types import Ability, Ids, Sampling
+from hybrid.tasks import MAX_TOKENS
+from hybrid.types import Ability, Sampling
 
-# What the cloud's rows say of a whole draft: the labels that scores are fitted on, from a world, for nothing.
+# Answers by decisions: one question under many planners, each sequence of decisions really carried out once.
 #
-# A label is what a check of the whole draft would tell: the judge of ``once`` decides on the rows that an endpoint
-# shows. The signals are those of the rows that the draft was taken from (``tests/bench/test_labels.py`` holds both
-# against an answer's own).
+# In a world an answer follows from what the planner answered to each call: nothing else of it is looked at. Most
+# planners of a sweep say the same. So the calls of an answer are kept with their arguments, as a tree whose branches
+# are what was answered; another planner is asked the kept questions, and only where it says what nobody said before
+# does the client answer the question under it. The law (``tests/bench/test_decisions.py``): under any planner the kept
+# answer is the one that the client gives.
 
-TOP_K = 20
-OF_CRITIC = ("kl", "logprob")
-
-
-@dataclass(frozen=True)
-class LabelSection:
-    """Questions whose greedy drafts are labelled by the judge of ``once`` at a threshold in nats."""
-
-    name: str
-    pair: str
-    questions: tuple[TrialQuestion, ...]
-    threshold: float
-
-    @property
-    def num_arms(self) -> int:
-        """Both models alone, and the cloud's rows along the draft."""
-        return 2
-
-    def content(self) -> list[Any]:
-        """Return the judge."""
-        return ["label", self.threshold]
-
-    async def answer(self, world: World, number: int, seed: int, check: CheckAnswer) -> dict[str, Any]:
-        """Label one question; the world forgets it afterwards."""
-        question, sampling = self.questions[number], Sampling(seed=seed)
-        answers = await answer_arms(world, question, (LOCAL, CLOUD), sampling, check)
-        labelled = label(world, question.text, answers[LOCAL.name], self.threshold)
-        cloud = answers[CLOUD.name]
-        world.forget()
-        return {"text": question.text, "cloud_tokens": len(cloud.ids) + cloud.ended, "draft": label_to_json(labelled)}
+T = TypeVar("T")
+Decision: TypeAlias = tuple[Any, ...]
 
 
-def label(world: World, question: str, drafted: WorldAnswer, threshold: float) -> LabelledDraft:
-    """Return a draft of the local model alone with what the cloud's rows say of it."""
-    tokens = drafted.ids
-    if drafted.ended:
-        tokens += (world.local_row(drafted.prompt + tokens).best,)
-    local, cloud = world.rows(drafted.prompt, tokens) if tokens else ([], [])
-    critic = world.critic_numbers(drafted.prompt, tokens, local)
-    signals = DraftSignals.of_rows(
-        words_of(question), len(drafted.prompt), 0, tokens, local, ended=drafted.ended, critic=critic
-    )
-    excess = [
-        row.top(1)[0][1] - row.logprobs_of(np.array([token]))[0] for row, token in zip(cloud, tokens, strict=True)
-    ]
-    return LabelledDraft(signals, first_rejection(tokens, local, cloud, threshold), np.array(excess, dtype=np.float64))
+@dataclass(frozen=True, eq=False)
+class PlannerCall:
+    """One call of a planner's method, and what it answered."""
+
+    method: str
+    args: tuple[Any, ...]
+    more: dict[str, Any]
+    answered: Any
+
+    def again(self, planner: Planner) -> Any:
+        """Ask another planner the same."""
+        return getattr(planner, self.method)(*self.args, **self.more)
 
 
-def first_rejection(tokens: Ids, local: list[Dense], cloud: list[Dense], threshold: float) -> int | None:
-    """Return the offset of the first token that the judge of ``once`` rejects by both models' rows; None: none."""
-    judge = preset("once", PolicyOptions(threshold=threshold)).judge
-    if judge is None or not tokens:
-        return None
-    span = tuple(
-        PendingToken(token, "local", "accepted", draft_row=row) for token, row in zip(tokens, local, strict=True)
-    )
-    shown = tuple(shown_row(row, TOP_K, token) for row, token in zip(cloud, tokens, strict=True))
-    verdict = judge(DraftedSpan(span, shown, None, False, lambda *_: 0))
-    return len(verdict.accepted) if verdict.rejected else None
+@dataclass(frozen=True, kw_only=True)
+class HeardPlanner(Planner):
+    """A planner whose calls are kept, in their order."""
+
+    heard: list[PlannerCall] = field(default_factory=list, compare=False, repr=False)
+
+    @classmethod
+    def over(cls, planner: Planner) -> HeardPlanner:
+        """Take what another planner decides by."""
+        return cls(**{each.name: getattr(planner, each.name) for each in fields(Planner)})
+
+    def plan(self, signals: DraftSignals, **more: Any) -> DraftPlan:
+        """Decide about a draft."""
+        return self._keep("plan", (signals,), more, super().plan(signals, **more))
+
+    def opening(self) -> DraftPlan:
+        """Decide by the question alone."""
+        return self._keep("opening", (), {}, super().opening())
+
+    def _keep(self, method: str, args: tuple[Any, ...], more: dict[str, Any], answered: DraftPlan) -> DraftPlan:
+        self.heard.append(PlannerCall(method, args, more, answered))
+        return answered
 
 
-def label_to_json(labelled: LabelledDraft) -> dict[str, Any]:
-    """Return plain data for ``json.dumps``, exact to the last bit."""
-    signals = labelled.signals
-    own = {"words": list(signals.words), "prompt_tokens": signals.prompt_tokens}
-    if signals.critic is not None:
-        own["critic"] = {name: getattr(signals.critic, name).tolist() for name in OF_CRITIC}
-    return {
-        **own,
-        **signals_to_json(signals),
-        "first_rejection": labelled.first_rejection,
-        "excess": labelled.excess.tolist(),
-    }
+@dataclass
+class KeptForecasts(ScoreOver):
+    """A score that forecasts each draft of a question once, however often its signals are read."""
+
+    kind: ClassVar[str] = "kept"
+    score: Score
+    _drafts: dict[Decision, Forecast] = field(default_factory=dict)
+    _questions: dict[tuple[tuple[int, ...], int], QuestionForecast] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the score's own plain data, its kind among it."""
+        return score_to_json(cast(KeptScore, self.score))
+
+    def forecast(self, signals: DraftSignals) -> Forecast:
+        """Forecast a draft."""
+        numbers = [getattr(signals, name) for name in ("tokens", *OF_TOKENS)]
+        if (said := signals.critic) is not None:
+            numbers += (said.kl, said.logprob)
+        own = (signals.words, signals.prompt_tokens, signals.shown, signals.ended)
+        key = (*own, signals.last_divergence, signals.divergence_age, *(each.tobytes() for each in numbers))
+        if key not in self._drafts:
+            self._drafts[key] = self.score.forecast(signals)
+        return self._drafts[key]
+
+    def before(self, words: tuple[int, ...], prompt_tokens: int) -> QuestionForecast:
+        """Forecast from the question alone."""
+        key = words, prompt_tokens
+        if key not in self._questions:
+            self._questions[key] = self.score.before(words, prompt_tokens)
+        return self._questions[key]
 
 
-def label_of_json(kept: Mapping[str, Any]) -> LabelledDraft:
-    """Read what ``label_to_json`` gave."""
-    said = kept.get("critic")
-    critic = None if said is None else CriticNumbers(*(np.array(said[name], dtype=np.float64) for name in OF_CRITIC))
-    signals = signals_of_json(kept, tuple(kept["words"]), kept["prompt_tokens"], critic)
-    return LabelledDraft(signals, kept["first_rejection"], np.array(kept["excess"], dtype=np.float64))
+@dataclass
+class _Branch:
+    """Where an answer stands: what the planner is asked next, or the answer that is over."""
+
+    call: PlannerCall | None = None
+    outcome: int | None = None
+    after: dict[Decision, _Branch] = field(default_factory=dict)
 
 
-def labelled_question(record: Mapping[str, Any]) -> LabelledQuestion:
-    """Return the label of a question from its record."""
-    return LabelledQuestion(label_of_json(record["draft"]), record["cloud_tokens"])
+@dataclass
+class AnswersByDecisions(Generic[T]):
+    """The answers of one question. ``write`` answers it by a planner: by the client, or by what stands for one."""
+
+    write: Callable[[HeardPlanner], Awaitable[T]]
+    outcomes: list[T] = field(default_factory=list)
+    """What was really written, once for each sequence of decisions."""
+    _roots: dict[Decision, _Branch] = field(default_factory=dict)
+
+    async def answer(self, planner: Planner) -> tuple[int, tuple[DraftPlan, ...]]:
+        """Return the number of the outcome, and what the planner decided on the way."""
+        root = self._roots.setdefault(_style(planner), _Branch())
+        branch, decided = root, []
+        while branch.call is not None:
+            decided.append(branch.call.again(planner))
+            branch = branch.after.setdefault(_decision(decided[-1]), _Branch())
+        if branch.outcome is not None:
+            return branch.outcome, tuple(decided)
+        heard = HeardPlanner.over(planner)
+        self.outcomes.append(await self.write(heard))
+        return self._keep(root, heard.heard), tuple(call.answered for call in heard.heard)
+
+    def _keep(self, branch: _Branch, calls: list[PlannerCall]) -> int:
+        for call in calls:
+            branch.call = branch.call or call
+            branch = branch.after.setdefault(_decision(call.answered), _Branch())
+        branch.outcome = len(self.outcomes) - 1
+        return branch.outcome
 
 
+def _decision(plan: DraftPlan) -> Decision:
+    """Return what of a plan decides how an answer goes on; not why it was made."""
+    return plan.action, plan.at, plan.limit, plan.floor
+
+
+def _style(planner: Planner) -> Decision:
+    """Return what else of a planner an answer depends on: how a draft is cut, who judges it, and who reads it."""
+    return planner.stream, planner.block, planner.score.judge, planner.labels, planner.score.critic
+
+
+PAIR = "bundled"
+SPAN = 128
+PRESETS = (
+    CLOUD,
+    LOCAL,
+    Arm("kl, hold 12", "kl", {"threshold": THRESHOLD, "span": SPAN, "hold": 12}),
+    Arm("kl, hold 96", "kl", {"threshold": THRESHOLD, "span": SPAN, "hold": 96}),
+    Arm("kl, the rest", "kl", {"threshold": THRESHOLD, "span": SPAN, "hold": MAX_TOKENS}),
+    Arm("once", "once", {"threshold": THRESHOLD}),
+    *(Arm(f"doubt {entropy:g}", "doubt", {"entropy": entropy}) for entropy in (0.03, 0.1, 0.3, 0.5, 1.0)),
+)
 PLANNED_SETTINGS = tuple(setting for setting in SETTINGS if setting.name != "new")
 EVERY_ABILITY: frozenset[Ability] = frozenset({"score", "write", "open", "ids"})
 # One planned answer in five hundred is written though an answer of the same decisions is known.
@@ -193,53 +246,46 @@ class AutoRule:
 
 
 @dataclass(frozen=True)
-class AutoSection:
+class AutoTrial:
     """Problems under presets and rules. ``scores``: by name; ``digests``: what each was fitted to, by name."""
 
-    name: str
-    pair: str
-    questions: tuple[GradedQuestion, ...]
     arms: tuple[Arm, ...]
     rules: tuple[AutoRule, ...]
     scores: Mapping[str, Score]
     digests: Mapping[str, str]
     usual: CalibrationPrices
-    threshold: float = 0.7
+    threshold: float = THRESHOLD
     settings: tuple[PriceSetting, ...] = PLANNED_SETTINGS
 
-    @property
-    def num_arms(self) -> int:
-        """The presets, and about as many answers of ``auto``: most planners decide alike."""
-        return len(self.arms) + (10 if self.rules else 0)
-
-    def content(self) -> list[Any]:
-        """Return presets, rules, scores and prices."""
+    def grid(self, name: str, questions: Sequence[GradedQuestion]) -> Grid:
+        """Return what is run; most planners decide alike, so there are about ten more answers than presets."""
         rules = [rule.to_json() for rule in self.rules]
         settings = [setting.name for setting in self.settings]
-        scores = dict(sorted(self.digests.items()))
-        return ["auto", arms_to_json(self.arms), rules, scores, settings, self.threshold, _digest(self.usual.lengths)]
+        what = ("auto", arms_to_json(self.arms), rules, dict(sorted(self.digests.items())), settings, self.threshold)
+        num = len(self.arms) + (10 if self.rules else 0)
+        return Grid(name, PAIR, tuple(questions), self, (*what, _digest(self.usual.lengths)), num, self.arms)
 
-    async def answer(self, world: World, number: int, seed: int, check: CheckAnswer) -> dict[str, Any]:
-        """Let every preset and rule answer a problem; the world forgets it afterwards."""
-        trial = _Trial(world, self.questions[number], Sampling(seed=seed), check)
-        record = {"text": trial.question.text, "kind": trial.question.kind, "seed": seed}
+    async def __call__(self, world: World, question: GradedQuestion, sampling: Sampling, check: CheckAnswer) -> Record:
+        """Let every preset and rule answer a problem."""
+        trial = _Trial(world, question, sampling, check)
         answers = {arm.name: await trial.written(arm) for arm in self.arms}
         drafted = answers[LOCAL.name]
-        labelled = label(world, trial.question.text, drafted, self.threshold)
-        record |= {
+        labelled = label(world, question.text, drafted, self.threshold)
+        record: Record = {
+            "text": question.text,
+            "kind": question.kind,
+            "seed": sampling.seed,
             "prompt_tokens": len(drafted.prompt),
             "turned_down": labelled.first_rejection is not None,
             "told": {name: score.forecast(labelled.signals).turned_down for name, score in self.scores.items()},
-            "arms": {name: graded_record(each, trial.question) for name, each in answers.items()},
+            "arms": {name: graded_record(each, question) for name, each in answers.items()},
         }
         kept = {name: KeptForecasts(score) for name, score in self.scores.items()}
         record["planned"] = {
             rule.name: await self._plan(trial, rule, kept[rule.score], len(drafted.prompt)) for rule in self.rules
         }
-        record["outcomes"] = [graded_record(each, trial.question) for each in trial.answers.outcomes]
-        record["again"] = trial.again
-        world.forget()
-        return record
+        record["outcomes"] = [graded_record(each, question) for each in trial.answers.outcomes]
+        return record | {"again": trial.again}
 
     async def _plan(
         self, trial: _Trial, rule: AutoRule, score: Score, prompt_tokens: int

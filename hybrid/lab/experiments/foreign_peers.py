@@ -39,9 +39,9 @@ from hybrid.assemble.reaching import bundled_server
 from hybrid.cloud.bounds import Timeouts
 from hybrid.cloud.wire import Wire
 from hybrid.errors import UsageError
-from hybrid.lab.experiments.peers_suite import Ground
-from hybrid.lab.experiments.problem_suite import GradedQuestion
-from hybrid.prob import Floats
+from hybrid.lab.experiments.grid import GradedQuestion
+from hybrid.lab.experiments.peers import TriedDials
+from hybrid.lab.experiments.questions import Ground
 from hybrid.store.files import LineFile, make_folder
 
 # What a request is, by the server that it reached.
@@ -90,27 +90,16 @@ class ForeignRecord:
     seconds: float
 
 
-@dataclass(frozen=True)
-class ForeignAnswers:
-    """Records as arrays, each of shape (N,); ``paid`` in prompt tokens."""
+def foreign_answers(records: Sequence[ForeignRecord], written: float) -> TriedDials:
+    """Return records as columns; a written token costs ``written`` prompt tokens, and nothing is cached.
 
-    right: Floats
-    paid: Floats
-    num_requests: Floats
-    sent: Floats
-
-    @classmethod
-    def of(cls, records: Sequence[ForeignRecord], written: float) -> ForeignAnswers:
-        """Take records; a written token costs ``written`` prompt tokens, and nothing is cached.
-
-        >>> asked = ForeignRecord("a", "?", True, True, False, (("judge", 100, 5), ("write", 20, 10)), 0.1)
-        >>> ForeignAnswers.of([asked], 4.0).paid
-        array([180.])
-        """
-        paid = [sum(read + written * wrote for _, read, wrote in each.requests) for each in records]
-        counts = [(each.right, len(each.requests), each.sent) for each in records]
-        right, num_requests, sent = np.array(counts, dtype=np.float64).reshape(-1, 3).T
-        return cls(right, np.array(paid, dtype=np.float64), num_requests, sent)
+    >>> asked = ForeignRecord("a", "?", True, True, False, (("judge", 100, 5), ("write", 20, 10)), 0.1)
+    >>> foreign_answers([asked], 4.0).paid
+    array([180.])
+    """
+    paid = [sum(read + written * wrote for _, read, wrote in each.requests) for each in records]
+    rows = [(each.right, cost, len(each.requests), each.sent) for each, cost in zip(records, paid, strict=True)]
+    return TriedDials(*np.array(rows, dtype=np.float64).reshape(-1, 4).T)
 
 
 def run_peer(

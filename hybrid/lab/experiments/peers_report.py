@@ -12,15 +12,14 @@ import numpy as np
 
 from hybrid.defer import Calibration, LabelledQuestion
 from hybrid.errors import UsageError
-from hybrid.lab.arms import estimate_to_json
-from hybrid.lab.experiments.foreign_peers import ForeignAnswers, ForeignRecord
-from hybrid.lab.experiments.learning_trial import taught_question
-from hybrid.lab.experiments.peers_arms import TARIFFS, PeerArm, PricedQuestions, TriedDials, peer_arms
-from hybrid.lab.experiments.peers_suite import NUM_LABELS
-from hybrid.lab.experiments.problem_suite import THRESHOLD
-from hybrid.lab.experiments.text_report import agreement
+from hybrid.lab.experiments.foreign_peers import ForeignRecord, foreign_answers
+from hybrid.lab.experiments.frame import Ways, agreement, rounded, told, told_bills
+from hybrid.lab.experiments.grid import Record
+from hybrid.lab.experiments.peers import TARIFFS, PeerArm, PricedQuestions, TriedDials, peer_arms, stacked
+from hybrid.lab.experiments.questions import NUM_LABELS, THRESHOLD
+from hybrid.lab.experiments.trials import labelled_question
 from hybrid.prob import Floats
-from hybrid.tasks.statistics import Estimate, Resamples, auroc, cheapest_bill, estimate
+from hybrid.tasks.statistics import auroc, cheapest_bill
 
 # The tables of ``hybrid bench peers``: dials that are set on the calibration half, and what they come to elsewhere.
 #
@@ -68,42 +67,24 @@ class PeersTable:
     questions: PricedQuestions
 
     @cached_property
-    def resamples(self) -> Resamples:
-        """The questions, drawn again."""
-        return Resamples(len(self.questions.records))
-
-    @cached_property
     def tried(self) -> Mapping[str, TriedDials]:
         """What each arm did, by its name."""
         return {arm.name: arm.tried(self.questions) for arm in self.arms}
 
     @cached_property
-    def _ways(self) -> dict[str, tuple[Floats, Floats]]:
-        return {}
-
-    def ways(self, name: str) -> tuple[Floats, Floats]:
-        """Return RPI and bill at each dial, shape (D + 2, 1 + R), both models alone as the last two."""
-        if name not in self._ways:
-            of, tried = self.questions, self.tried[name]
-            right = np.vstack([tried.right, of.local_right, of.cloud_right])
-            paid = np.vstack([tried.paid, np.zeros_like(of.alone), of.alone])
-            shares = self.resamples.shares(of.local_right, right, of.cloud_right)
-            self._ways[name] = shares, self.resamples.sums(paid) / self.resamples.sums(of.alone)
-        return self._ways[name]
-
-    def bill_at(self, name: str, wanted: float = AIM) -> Floats:
-        """Return the bill at a wanted share with the dial swept, shape (1 + R,)."""
-        return cheapest_bill(*self.ways(name), wanted)
+    def ways(self) -> Mapping[str, Ways]:
+        """RPI and bill of each arm's dials, both models alone as the last two."""
+        return {name: self.questions.frame.ways(each.right, each.paid) for name, each in self.tried.items()}
 
     def less(self, name: str, dial: int, other: str) -> Floats:
         """Return an arm's RPI at a dial less another's at the same bill, shape (1 + R,)."""
-        shares, bills = self.ways(name)
-        difference: Floats = shares[dial] - best_share(*self.ways(other), bills[dial])
+        shares, bills = self.ways[name]
+        difference: Floats = shares[dial] - best_share(*self.ways[other], bills[dial])
         return difference
 
     def chosen(self, name: str) -> int:
         """Return the number of the cheapest dial that recovers the aim here; none does: of the one nearest to it."""
-        shares, bills = (each[:-2, 0] for each in self.ways(name))
+        shares, bills = (each[:-2, 0] for each in self.ways[name])
         enough = np.flatnonzero(shares >= AIM)
         return int(enough[np.argmin(bills[enough])]) if enough.size else int(np.argmax(shares))
 
@@ -117,19 +98,19 @@ class PeersTable:
         return best
 
     def _bill_here(self, name: str) -> float:
-        return float(np.nan_to_num(self.bill_at(name)[0], nan=math.inf))
+        return float(np.nan_to_num(cheapest_bill(*self.ways[name], AIM)[0], nan=math.inf))
 
     def dials(self) -> dict[str, Any]:
         """Return every arm's dials, and which was chosen here, as plain data."""
         arms = {}
         for arm in self.arms:
             number = self.chosen(arm.name)
-            shares, bills = (float(each[number, 0]) for each in self.ways(arm.name))
+            shares, bills = (float(each[number, 0]) for each in self.ways[arm.name])
             arms[arm.name] = {
                 "dials": list(arm.dials),
                 "chosen": number,
-                "rpi": _rounded(shares),
-                "bill": _rounded(bills),
+                "rpi": rounded(shares),
+                "bill": rounded(bills),
             }
         return {"questions": len(self.questions.records), "aim": AIM, "best simple": self.best_simple(), "arms": arms}
 
@@ -143,11 +124,11 @@ class PeersTable:
         if not same or not np.allclose(own["dials"], arm.dials, rtol=1e-6, atol=1e-12):
             msg = f"the dials of {arm.name} are not those that were fixed: set them anew on the calibration half"
             raise UsageError(msg)
-        swept = {f"{wanted:g}": _estimate(self.bill_at(arm.name, wanted)) for wanted in WANTED}
+        swept = told_bills(self.ways[arm.name], WANTED)
         row = self.row(arm.name, own["chosen"], fixed["best simple"])
         every = [
-            {"dial": dial, "rpi": _estimate(share), "bill": _estimate(bill)}
-            for dial, share, bill in zip(arm.dials, *(each[:-2] for each in self.ways(arm.name)), strict=True)
+            {"dial": dial, "rpi": told(share), "bill": told(bill)}
+            for dial, share, bill in zip(arm.dials, *(each[:-2] for each in self.ways[arm.name]), strict=True)
         ]
         return row | {"simple": arm.simple, "dial": arm.dials[own["chosen"]], "dials": every, "bill_at": swept}
 
@@ -156,55 +137,44 @@ class PeersTable:
 
         ``best``: by the labels they have; it is held against the one without and the one with as many.
         """
-        tried, (shares, bills) = self.tried[name], self.ways(name)
+        tried, (shares, bills) = self.tried[name], self.ways[name]
         own = labels_of(name)
         known = {NO_LABELS: best[NO_LABELS]} | ({"labels": best[own]} if own in best and own != NO_LABELS else {})
         differences = {which: self.less(name, dial, other) for which, other in known.items() if other != name}
         return {
             "arm": name,
             "right": int(tried.right[dial].sum()),
-            "rpi": _estimate(shares[dial]),
-            "bill": _estimate(bills[dial]),
-            "sent": _rounded(float(tried.sent[dial].mean())),
-            "requests": _rounded(float(tried.requests[dial].mean())),
-            "less": {which: _estimate(found) | self._power(found) for which, found in differences.items()},
+            "rpi": told(shares[dial]),
+            "bill": told(bills[dial]),
+            "sent": rounded(float(tried.sent[dial].mean())),
+            "requests": rounded(float(tried.requests[dial].mean())),
+            "less": {which: told(found) | self._power(found) for which, found in differences.items()},
         }
 
     def _power(self, difference: Floats) -> dict[str, float | None]:
         """Return which difference is seen in four of five runs, and of how many questions one of 0.02 would be."""
         spread = float(np.nanstd(difference[1:]))
         needed = len(self.questions.records) * (STANDARD_ERRORS * spread / SEEN) ** 2
-        return {"seen": _rounded(STANDARD_ERRORS * spread), "needed": round(needed)}
+        return {"seen": rounded(STANDARD_ERRORS * spread), "needed": round(needed)}
 
     def facts(self) -> dict[str, Any]:
         """Return what the questions are."""
-        of = self.questions
-        gained = of.cloud_right - of.local_right
-        signals = [each.signals for each in of.taught]
-        doubt = np.array([-float(each.logprob.mean()) if len(each) else 0.0 for each in signals])
-        told = auroc(doubt, of.local_right == 0.0)
+        of, frame = self.questions, self.questions.frame
+        gained = frame.cloud - frame.local
+        doubt = np.array([-float(own.logprob.mean()) if len(own) else 0.0 for own in of.signals])
         return {
             "questions": len(of.records),
-            "local": int(of.local_right.sum()),
-            "cloud": int(of.cloud_right.sum()),
+            "local": int(frame.local.sum()),
+            "cloud": int(frame.cloud.sum()),
             "gained": int((gained > 0).sum()),
             "lost": int((gained < 0).sum()),
-            "turned_down": sum(each.labelled.draft.first_rejection is not None for each in of.taught),
-            "auroc": None if told is None else _rounded(told),
+            "turned_down": sum(each.draft.first_rejection is not None for each in of.labelled),
+            "auroc": rounded(auroc(doubt, frame.local == 0.0)),
         }
 
 
-def _estimate(columns: Floats) -> dict[str, float | None]:
-    found: Estimate | None = estimate(columns)
-    return estimate_to_json(found)
-
-
-def _rounded(value: float) -> float:
-    return round(value, 4)
-
-
 NUMS_OF_LABELS = (100, 300, 1000)
-Records = Sequence[Mapping[str, Any]]
+Records = Sequence[Record]
 Say = Callable[[str], None]
 FitCalibration = Callable[[Sequence[LabelledQuestion]], Calibration]
 
@@ -251,7 +221,7 @@ class GroundRecords:
     @cached_property
     def fitted(self) -> Mapping[int, Calibration]:
         """What is fitted to so many of the first labels."""
-        labelled = [taught_question(each).labelled for each in self.records[: self.num_labels]]
+        labelled = [labelled_question(each) for each in self.records[: self.num_labels]]
         return {num: self.fit(labelled[:num]) for num in NUMS_OF_LABELS if num <= len(labelled)}
 
     def _table(self, tariff: str, tried: Records) -> PeersTable:
@@ -263,8 +233,7 @@ class GroundRecords:
         self, records: Sequence[ForeignRecord], tariff: str, tried: Records, best: Mapping[str, str]
     ) -> dict[str, Any]:
         """Return what a router did beside the baselines, all on the questions that it was asked."""
-        name, own = records[0].peer, ForeignAnswers.of(records, TARIFFS[tariff].written)
-        answers = TriedDials.of([(own.right, own.paid, own.num_requests, own.sent)])
+        name, answers = records[0].peer, stacked([foreign_answers(records, TARIFFS[tariff].written)])
         table = self._table(tariff, tried[: len(records)])
         baselines = [arm for arm in table.arms if arm.name in best.values()]
         beside = PeersTable([*baselines, PeerArm(name, (0.0,), lambda _: answers)], table.questions)

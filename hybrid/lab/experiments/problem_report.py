@@ -11,130 +11,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from hybrid.lab.arms import estimate_to_json
 from hybrid.lab.experiments.auto_suite import AUTO
-from hybrid.lab.experiments.auto_trial import AutoRule, AutoSection
-from hybrid.lab.experiments.section import CLOUD, LOCAL
-from hybrid.lab.experiments.tariffs import PRICES, SETTINGS, CountedRequest, cost
-from hybrid.lab.experiments.text_report import agreement
-from hybrid.prob import Floats
-from hybrid.tasks.statistics import (
-    Estimate,
-    Resamples,
-    auroc,
-    cheapest_bill,
-    estimate,
-    expected_calibration_error,
-    oracle_bill,
-    ratio,
+from hybrid.lab.experiments.auto_trial import AutoRule, AutoTrial
+from hybrid.lab.experiments.frame import (
+    SETTINGS,
+    Answers,
+    Frame,
+    PriceSetting,
+    Ways,
+    agreement,
+    bills,
+    column,
+    rounded,
+    told,
+    told_bills,
 )
-
-PRICE = PRICES[0]
-
-
-@dataclass(frozen=True)
-class ArmAnswers:
-    """One arm's answers to the problems of a table, in their order, from their records."""
-
-    records: Sequence[Mapping[str, Any]]
-
-    @cached_property
-    def right(self) -> Floats:
-        """Whether each is right, shape (N,)."""
-        return np.array([each["right"] for each in self.records], dtype=np.float64)
-
-    @cached_property
-    def bills(self) -> Mapping[str, Floats]:
-        """What each cost in prompt tokens, shape (N,), by the name of the setting, once it is asked for."""
-        return _Bills([tuple(map(tuple, each["requests"])) for each in self.records])
-
-    @property
-    def cloud_share(self) -> float:
-        """Share of the shown tokens that the cloud wrote."""
-        shown = sum(each["tokens"] for each in self.records)
-        return float(sum(each["cloud_tokens"] for each in self.records) / max(1, shown))
-
-
-class _Bills(dict[str, Floats]):
-    """Bills by setting, from the requests of each problem."""
-
-    def __init__(self, requests: Sequence[tuple[tuple[Any, ...], ...]]) -> None:
-        super().__init__()
-        self._requests = requests
-
-    def __missing__(self, name: str) -> Floats:
-        self[name] = np.array([_bill(each, name) for each in self._requests], dtype=np.float64)
-        return self[name]
-
-
-@cache
-def _bill(requests: tuple[tuple[Any, ...], ...], name: str) -> float:
-    """Return what requests cost in a setting: a problem has some ten outcomes, and hundreds of dials lead to them."""
-    [setting] = [each for each in SETTINGS if each.name == name]
-    return cost([CountedRequest(*sent) for sent in requests], setting, PRICE)
-
-
-@dataclass(frozen=True)
-class ProblemTable:
-    """Problems with the answers of both models alone and of any arms beside them; resampled together."""
-
-    local: ArmAnswers
-    cloud: ArmAnswers
-
-    @classmethod
-    def of(cls, records: Sequence[Mapping[str, Any]]) -> ProblemTable:
-        """Take the records of problems whose arms include both models alone."""
-        return cls(preset_answers(records, LOCAL.name), preset_answers(records, CLOUD.name))
-
-    @cached_property
-    def resamples(self) -> Resamples:
-        """The problems, drawn again."""
-        return Resamples(len(self.local.records))
-
-    @cached_property
-    def gap(self) -> Floats:
-        """Right answers between the models, shape (1 + R,)."""
-        return self.resamples.sums(self.cloud.right) - self.resamples.sums(self.local.right)
-
-    def shares(self, right: Floats) -> Floats:
-        """Return the RPI of right answers, shape (..., N) -> (..., 1 + R)."""
-        return self.resamples.shares(self.local.right, right, self.cloud.right)
-
-    def ratios(self, bills: Floats, setting: str) -> Floats:
-        """Return bills as multiples of the cloud's own under a setting, shape (..., N) -> (..., 1 + R)."""
-        ratios: Floats = self.resamples.sums(bills) / self.resamples.sums(self.cloud.bills[setting])
-        return ratios
-
-    def rpi(self, answers: ArmAnswers) -> Estimate | None:
-        """Return an arm's RPI."""
-        return estimate(self.shares(answers.right))
-
-    def bill(self, answers: ArmAnswers, setting: str) -> Estimate | None:
-        """Return an arm's bill."""
-        return estimate(self.ratios(answers.bills[setting], setting))
-
-    def row(self, name: str, answers: ArmAnswers) -> dict[str, Any]:
-        """Return an arm's row, with its bill under every setting."""
-        return {
-            "arm": name,
-            "right": int(answers.right.sum()),
-            "rpi": estimate_to_json(self.rpi(answers)),
-            "bill": {setting.name: estimate_to_json(self.bill(answers, setting.name)) for setting in SETTINGS},
-            "cloud_tokens": round(answers.cloud_share, 4),
-            "requests": round(float(np.mean([len(each["requests"]) for each in answers.records])), 3),
-            "degraded": sum(each["degraded"] is not None for each in answers.records),
-        }
-
-
-def preset_answers(records: Sequence[Mapping[str, Any]], arm: str) -> ArmAnswers:
-    """Return the answers of an arm that decides alike under every tariff."""
-    return ArmAnswers([record["arms"][arm] for record in records])
-
+from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid, Record
+from hybrid.prob import Floats
+from hybrid.tasks.statistics import auroc, cheapest_bill, expected_calibration_error, oracle_bill, ratio
 
 # The recovered shares at which a bill is told.
 WANTED = (0.5, 0.8, 0.9, 0.95)
@@ -149,217 +48,213 @@ AGAINST = (
     ("route, critic", "route"),
     ("route, critic, one worth", "route, one worth"),
 )
+# A family's RPI is told where so many right answers lie between the models, over all seeds.
+LEAST_GAP = 30
+NOTHING = dict.fromkeys(("value", "low", "high"))
 
 
-@dataclass(frozen=True)
+def answers_of(records: Sequence[Record], arm: str) -> Answers:
+    """Return the answers of an arm that decides alike under every tariff."""
+    return [record["arms"][arm] for record in records]
+
+
+def frame_of(records: Sequence[Record], setting: PriceSetting = SETTINGS[0]) -> Frame:
+    """Return the frame of problems whose arms include both models alone."""
+    local, cloud = answers_of(records, LOCAL.name), answers_of(records, CLOUD.name)
+    return Frame(column(local, "right"), column(cloud, "right"), bills(cloud, setting))
+
+
+def cloud_share(answers: Answers) -> float:
+    """Return the share of the shown tokens that the cloud wrote."""
+    shown = sum(each["tokens"] for each in answers)
+    return round(float(sum(each["cloud_tokens"] for each in answers) / max(1, shown)), 4)
+
+
+def arm_row(name: str, records: Sequence[Record]) -> dict[str, Any]:
+    """Return an arm's row, with its bill under every setting."""
+    answers, frames = answers_of(records, name), {each: frame_of(records, each) for each in SETTINGS}
+    right = column(answers, "right")
+    return {
+        "arm": name,
+        "right": int(right.sum()),
+        "rpi": told(frames[SETTINGS[0]].shares(right)),
+        "bill": {each.name: told(frame.ratios(bills(answers, each))) for each, frame in frames.items()},
+        "cloud_tokens": cloud_share(answers),
+        "requests": round(float(np.mean([len(each["requests"]) for each in answers])), 3),
+        "degraded": sum(each["degraded"] is not None for each in answers),
+    }
+
+
+@dataclass(frozen=True, eq=False)
 class AutoTable:
-    """The rules of a section on its problems."""
+    """The rules of a trial on its problems under one setting."""
 
-    section: AutoSection
-    records: Sequence[Mapping[str, Any]]
-
-    @cached_property
-    def problems(self) -> ProblemTable:
-        """Both models alone, and the resamples."""
-        return ProblemTable.of(self.records)
-
-    def answers(self, rule: str, setting: str, number: int) -> ArmAnswers:
-        """Return a rule's answers in a setting at the dial of a number."""
-        key = rule, setting, number
-        if key not in self._answers:
-            planned = ((record, record["planned"][rule][setting][number][0]) for record in self.records)
-            self._answers[key] = ArmAnswers([record["outcomes"][outcome] for record, outcome in planned])
-        return self._answers[key]
+    trial: AutoTrial
+    records: Sequence[Record]
+    setting: PriceSetting
 
     @cached_property
-    def _answers(self) -> dict[tuple[str, str, int], ArmAnswers]:
-        return {}
+    def frame(self) -> Frame:
+        """Both models alone."""
+        return frame_of(self.records, self.setting)
 
     @cached_property
-    def _ways(self) -> dict[tuple[str, str], tuple[Floats, Floats]]:
-        return {}
-
-    def ways(self, rule: AutoRule, setting: str) -> tuple[Floats, Floats]:
-        """Return RPI and bill of every dial, shapes (K + 2, 1 + R), both models alone as the last two."""
-        key = rule.name, setting
-        if key not in self._ways:
-            self._ways[key] = self._of_dials(rule, setting)
-        return self._ways[key]
-
-    def _of_dials(self, rule: AutoRule, setting: str) -> tuple[Floats, Floats]:
-        answers = [self.answers(rule.name, setting, number) for number in range(len(rule.dials))]
-        answers += [self.problems.local, self.problems.cloud]
-        shares = self.problems.shares(np.array([each.right for each in answers]))
-        return shares, self.problems.ratios(np.array([each.bills[setting] for each in answers]), setting)
-
-    def bills_at(self, rule: AutoRule, setting: str) -> dict[float, Floats]:
-        """Return the bill at each wanted RPI, shape (1 + R,)."""
-        shares, bills = self.ways(rule, setting)
-        return {wanted: cheapest_bill(shares, bills, wanted) for wanted in WANTED}
-
-    def oracle(self, setting: str) -> dict[float, Floats]:
-        """Return the oracle's bill at each wanted RPI, shape (1 + R,)."""
-        table = self.problems
-        alone = table.cloud.bills[setting]
-        gains, totals = table.cloud.right - table.local.right, table.resamples.sums(alone)
-        return {wanted: oracle_bill(table.resamples, gains, alone, wanted, table.gap) / totals for wanted in WANTED}
-
-    def rule_row(self, rule: AutoRule, setting: str) -> dict[str, Any]:
-        """Return every dial of a rule, and its bill at each wanted RPI."""
+    def answers(self) -> Mapping[str, list[Answers]]:
+        """What each rule did, by its name: at each of its dials."""
         return {
-            "rule": rule.name,
-            "dials": [self._dial(rule, setting, number) for number in range(len(rule.dials))],
-            "bill_at": {
-                f"{at:g}": estimate_to_json(estimate(bill)) for at, bill in self.bills_at(rule, setting).items()
-            },
+            rule.name: [
+                [each["outcomes"][each["planned"][rule.name][self.setting.name][dial][0]] for each in self.records]
+                for dial in range(len(rule.dials))
+            ]
+            for rule in self.trial.rules
         }
 
-    def _dial(self, rule: AutoRule, setting: str, number: int) -> dict[str, Any]:
-        answers = self.answers(rule.name, setting, number)
-        actions = Counter(record["planned"][rule.name][setting][number][1] for record in self.records)
-        bill = self.problems.ratios(answers.bills[setting], setting)
+    @cached_property
+    def ways(self) -> Mapping[str, Ways]:
+        """RPI and bill of each rule's dials, both models alone as the last two."""
+        return {name: self._ways(tried) for name, tried in self.answers.items()}
+
+    def _ways(self, tried: Sequence[Answers]) -> Ways:
+        right = np.array([column(each, "right") for each in tried])
+        return self.frame.ways(right, np.array([bills(each, self.setting) for each in tried]))
+
+    @cached_property
+    def oracle(self) -> Mapping[float, Floats]:
+        """The oracle's bill at each wanted RPI, shape (1 + R,)."""
+        frame, draws = self.frame, self.frame.resamples
+        gains, gap = frame.cloud - frame.local, draws.sums(frame.cloud) - draws.sums(frame.local)
+        paid = {wanted: oracle_bill(draws, gains, frame.alone, wanted, gap) for wanted in WANTED}
+        return {wanted: each / draws.sums(frame.alone) for wanted, each in paid.items()}
+
+    def rule_row(self, rule: AutoRule) -> dict[str, Any]:
+        """Return every dial of a rule, and its bill at each wanted RPI."""
+        dials = [self._dial(rule, number) for number in range(len(rule.dials))]
+        return {"rule": rule.name, "dials": dials, "bill_at": told_bills(self.ways[rule.name], WANTED)}
+
+    def _dial(self, rule: AutoRule, number: int) -> dict[str, Any]:
+        shares, paid = (each[number] for each in self.ways[rule.name])
+        wanted = np.minimum(shares, self._presets[0].max(axis=0))
+        actions = Counter(each["planned"][rule.name][self.setting.name][number][1] for each in self.records)
         return {
             "dial": rule.dials[number],
-            "rpi": estimate_to_json(self.problems.rpi(answers)),
-            "bill": estimate_to_json(estimate(bill)),
-            "over_presets": estimate_to_json(estimate(ratio(bill, self._presets_bill(setting, answers)))),
-            "cloud_tokens": round(answers.cloud_share, 4),
+            "rpi": told(shares),
+            "bill": told(paid),
+            "over_presets": told(ratio(paid, cheapest_bill(*self._presets, wanted))),
+            "cloud_tokens": cloud_share(self.answers[rule.name][number]),
             "actions": {name: round(count / len(self.records), 4) for name, count in sorted(actions.items())},
         }
 
-    def _presets_bill(self, setting: str, answers: ArmAnswers) -> Floats:
-        """Return what cloud, local and ``doubt``, mixed by a coin, take for as much, or for the most they have."""
-        names = [arm.name for arm in self.section.arms if arm.policy in {"cloud", "local", "doubt"}]
-        presets = [preset_answers(self.records, name) for name in names]
-        shares = self.problems.shares(np.array([each.right for each in presets]))
-        bills = self.problems.ratios(np.array([each.bills[setting] for each in presets]), setting)
-        return cheapest_bill(shares, bills, np.minimum(self.problems.shares(answers.right), shares.max(axis=0)))
+    @cached_property
+    def _presets(self) -> Ways:
+        """Cloud, local and ``doubt``: what they, mixed by a coin, take for as much, or for the most they have."""
+        names = [arm.name for arm in self.trial.arms if arm.policy in {"cloud", "local", "doubt"}]
+        tried = [answers_of(self.records, name) for name in names]
+        right, paid = [column(each, "right") for each in tried], [bills(each, self.setting) for each in tried]
+        return self.frame.shares(np.array(right)), self.frame.ratios(np.array(paid))
 
-    def compared(self, setting: str) -> list[dict[str, Any]]:
+    def compared(self) -> list[dict[str, Any]]:
         """Return rules less their controls at each wanted RPI, and the share of the gap to the oracle so closed."""
-        rules, oracle = {rule.name: rule for rule in self.section.rules}, self.oracle(setting)
         rows = []
         for name, control in AGAINST:
-            if name not in rules or control not in rules:
+            if name not in self.ways or control not in self.ways:
                 continue
-            ours, theirs = self.bills_at(rules[name], setting), self.bills_at(rules[control], setting)
             row: dict[str, Any] = {"rule": name, "against": control}
             for at in WANTED:
-                closed = ratio(theirs[at] - ours[at], theirs[at] - oracle[at])
-                row[f"{at:g}"] = {
-                    "difference": estimate_to_json(estimate(ours[at] - theirs[at])),
-                    "closed": estimate_to_json(estimate(closed)),
-                }
+                ours, theirs = (cheapest_bill(*self.ways[each], at) for each in (name, control))
+                closed = ratio(theirs - ours, theirs - self.oracle[at])
+                row[f"{at:g}"] = {"difference": told(ours - theirs), "closed": told(closed)}
             rows.append(row)
         return rows
 
-    def verdicts(self) -> list[dict[str, Any]]:
-        """Return how well each score tells which drafts are turned down."""
-        turned_down = np.array([record["turned_down"] for record in self.records])
-        rows = []
-        for name in self.section.scores:
-            told = np.array([record["told"][name] for record in self.records])
-            rows.append(
-                {
-                    "score": name,
-                    "auroc": _rounded(auroc(told, turned_down)),
-                    "ece": _rounded(expected_calibration_error(told, turned_down)),
-                    "told": _rounded(float(told.mean())),
-                    "turned_down": _rounded(float(turned_down.mean())),
-                }
-            )
-        return rows
 
-    def to_json(self) -> dict[str, Any]:
-        """Return every table, by setting."""
-        settings = [setting.name for setting in self.section.settings]
-        return {
-            "rules": {name: [self.rule_row(rule, name) for rule in self.section.rules] for name in settings},
-            "oracle": {
-                name: {f"{at:g}": estimate_to_json(estimate(bill)) for at, bill in self.oracle(name).items()}
-                for name in settings
-            },
-            "compared": {name: self.compared(name) for name in settings},
-            "verdicts": self.verdicts(),
-        }
+def verdict_rows(trial: AutoTrial, records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Return how well each score tells which drafts are turned down."""
+    turned_down = np.array([record["turned_down"] for record in records])
+    rows = []
+    for name in trial.scores:
+        chances = np.array([record["told"][name] for record in records])
+        rows.append(
+            {
+                "score": name,
+                "auroc": rounded(auroc(chances, turned_down)),
+                "ece": rounded(expected_calibration_error(chances, turned_down)),
+                "told": rounded(float(chances.mean())),
+                "turned_down": rounded(float(turned_down.mean())),
+            }
+        )
+    return rows
 
 
-def default_answers(
-    tried: Sequence[tuple[AutoSection, Mapping[str, Any]]], rule: str, dial: float
-) -> dict[str, ArmAnswers]:
-    """Return a rule's answers at one dial under each setting, of problems of several sections."""
-    answers: dict[str, list[Any]] = {}
-    for section, record in tried:
-        for own in section.rules:
-            if own.name != rule:
-                continue
-            for setting, planned in record["planned"][rule].items():
-                outcome = record["outcomes"][planned[own.dials.index(dial)][0]]
-                answers.setdefault(f"{rule} {setting}", []).append(outcome)
-    return {name: ArmAnswers(found) for name, found in answers.items()}
-
-
-def _rounded(number: float | None) -> float | None:
-    return None if number is None else round(number, 4)
-
-
-# A family's RPI is told where so many right answers lie between the models, over all seeds.
-LEAST_GAP = 30
-
-
-def problem_report(
-    sections: Sequence[AutoSection], found: Mapping[tuple[int, int], dict[str, Any]], default: float
-) -> dict[str, Any]:
-    """Return the report, from the records of every problem by section and number. ``default``: the dial of ``auto``."""
-    records = [[found[number, i] for i in range(len(each.questions))] for number, each in enumerate(sections)]
-    every = [record for section in records for record in section]
+def problem_report(grids: Sequence[Grid], found: Sequence[Sequence[Record]], default: float) -> dict[str, Any]:
+    """Return the report, from the records of every grid's problems. ``default``: the dial of ``auto``."""
+    every = [record for records in found for record in records]
     again = [same for record in every for same in record["again"]]
     return {
         "default": default,
-        "sections": [_section(section, own) for section, own in zip(sections, records, strict=True)],
-        "families": family_rows(sections, records, default),
+        "sections": [_section(grid, records) for grid, records in zip(grids, found, strict=True)],
+        "families": family_rows(grids, found, default),
         "planned_again": {"answers": len(again), "same": sum(again)},
         "against_the_client": agreement([each for record in every for each in record["checked"]]),
     }
 
 
-def _section(section: AutoSection, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    table = AutoTable(section, records)
+def _trial(grid: Grid) -> AutoTrial:
+    if not isinstance(grid.trial, AutoTrial):
+        raise TypeError(grid.trial)
+    return grid.trial
+
+
+def _section(grid: Grid, records: Sequence[Record]) -> dict[str, Any]:
+    trial = _trial(grid)
+    tables = {each.name: AutoTable(trial, records, each) for each in trial.settings}
+    oracles = {name: {f"{at:g}": told(each) for at, each in table.oracle.items()} for name, table in tables.items()}
     return {
-        "section": section.name,
+        "section": grid.name,
         "problems": len(records),
-        "arms": [table.problems.row(arm.name, preset_answers(records, arm.name)) for arm in section.arms],
-        **table.to_json(),
+        "arms": [arm_row(arm.name, records) for arm in trial.arms],
+        "rules": {name: [table.rule_row(rule) for rule in trial.rules] for name, table in tables.items()},
+        "oracle": oracles,
+        "compared": {name: table.compared() for name, table in tables.items()},
+        "verdicts": verdict_rows(trial, records),
     }
 
 
-def family_rows(
-    sections: Sequence[AutoSection], records: Sequence[Sequence[dict[str, Any]]], default: float
-) -> list[dict[str, Any]]:
-    """Return every family's RPI by arm, over all sections; a problem that two of them drew counts once.
+def family_rows(grids: Sequence[Grid], found: Sequence[Sequence[Record]], default: float) -> list[dict[str, Any]]:
+    """Return every family's RPI by arm, over all grids; a problem that two of them drew counts once.
 
-    The arms are those that every section has, and ``auto`` at its default under each tariff.
+    The arms are those that every grid has, and ``auto`` at its default under each tariff.
     """
-    distinct = {
-        record["text"]: (section, record) for section, own in zip(sections, records, strict=True) for record in own
-    }
-    arms = [arm.name for arm in sections[0].arms if all(arm in section.arms for section in sections)]
+    distinct = {each["text"]: (_trial(grid), each) for grid, own in zip(grids, found, strict=True) for each in own}
+    arms = [arm.name for arm in grids[0].arms if all(arm in grid.arms for grid in grids)]
     rows = []
     for family in dict.fromkeys(record["kind"] for _, record in distinct.values()):
-        own = [(section, record) for section, record in distinct.values() if record["kind"] == family]
-        told = [record for _, record in own]
-        answers = {arm: preset_answers(told, arm) for arm in arms} | default_answers(own, AUTO, default)
-        rows.append({"family": family} | _family_row(ProblemTable.of(told), answers))
+        own = [(trial, record) for trial, record in distinct.values() if record["kind"] == family]
+        records = [record for _, record in own]
+        answers = {arm: answers_of(records, arm) for arm in arms} | default_answers(own, AUTO, default)
+        rows.append({"family": family} | _family_row(frame_of(records), answers))
     return rows
 
 
-def _family_row(table: ProblemTable, answers: Mapping[str, ArmAnswers]) -> dict[str, Any]:
+def default_answers(tried: Sequence[tuple[AutoTrial, Record]], rule: str, dial: float) -> dict[str, Answers]:
+    """Return a rule's answers at one dial under each setting, of problems of several trials."""
+    answers: dict[str, list[Any]] = {}
+    for trial, record in tried:
+        for own in trial.rules:
+            if own.name != rule:
+                continue
+            for setting, planned in record["planned"][rule].items():
+                outcome = record["outcomes"][planned[own.dials.index(dial)][0]]
+                answers.setdefault(f"{rule} {setting}", []).append(outcome)
+    return dict(answers)
+
+
+def _family_row(frame: Frame, answers: Mapping[str, Answers]) -> dict[str, Any]:
     """Return how many problems of a family lie between the models, and each arm's RPI where they are enough."""
-    gap = int(np.sum(table.cloud.right) - np.sum(table.local.right))
-    told = {name: estimate_to_json(table.rpi(each) if gap >= LEAST_GAP else None) for name, each in answers.items()}
+    gap, right = int(frame.cloud.sum() - frame.local.sum()), {n: column(each, "right") for n, each in answers.items()}
+    others = {name: each for name, each in right.items() if name not in {LOCAL.name, CLOUD.name}}
     return {
-        "problems": len(table.local.records),
+        "problems": len(frame.alone),
         "gap": gap,
-        "right": {name: int(each.right.sum()) for name, each in answers.items()},
-        "rpi": {name: each for name, each in told.items() if name not in {LOCAL.name, CLOUD.name}},
+        "right": {name: int(each.sum()) for name, each in right.items()},
+        "rpi": {name: told(frame.shares(each)) if gap >= LEAST_GAP else NOTHING for name, each in others.items()},
     }

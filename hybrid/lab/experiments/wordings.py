@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from hybrid.engine import Engine
 from hybrid.lab.arms import Arm
+from hybrid.lab.experiments.frame import PRICES, SETTINGS, cost, counted
+from hybrid.lab.experiments.grid import CLOUD, LOCAL
 from hybrid.lab.experiments.position_table import Positions
-from hybrid.lab.experiments.section import CLOUD, LOCAL
-from hybrid.lab.experiments.tariffs import PRICES, SETTINGS, cost, counted
 from hybrid.lab.experiments.world import World, WorldAnswer
 from hybrid.prob import Floats, FullRow, Partition, concept_kl, kl
 from hybrid.tasks import Problem, Split, distinct, wordings

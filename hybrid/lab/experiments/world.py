@@ -3,7 +3,7 @@
 Theory of operation. A question is answered by the product itself (``run.client``: the loop, the drafter, the driver,
 the verifier, the ledger), over two ports that stand for models: the local engine and the cloud, both over a
 ``MemoEngine``. So a rule costs only the rows that no rule before it has read. Each request is recorded with the tokens
-that were sent and written: what it would have cost is worked out afterwards, under any tariff (``tariffs.py``).
+that were sent and written: what it would have cost is worked out afterwards, under any tariff (``frame.py``).
 
 The law (``tests/bench/test_world.py``): the texts, the requests and the bills are those of the client over the bundled
 server, up to near ties (one prefix decoded in two ways).

@@ -1,4 +1,11 @@
-"""The whole report of ``hybrid bench text``: every section's tables, and how the world compares with the client."""
+"""``hybrid bench text``: what every rule recovers of the loss between two real models, and what it costs.
+
+A grid is a pair of models at one temperature, some questions, and the rules that answer them. The grids' sizes are
+chosen so that all of them fit 45 minutes on two idle cores (``lab/README.md`` has the measured speeds).
+
+The loss is the reference's at the text's own prefixes, as excess nats and as NLL, per token (the mean of a question)
+and summed per answer. Sending whole questions at random recovers what it pays for: the diagonal, whose advantage is 0.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +16,90 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from hybrid.lab.arms import estimate_to_json
-from hybrid.lab.experiments.driver_check import NEAR_TIE_NATS
+from hybrid.lab.arms import Arm, estimate_to_json
+from hybrid.lab.experiments.frame import (
+    PRICES,
+    SETTINGS,
+    PriceSetting,
+    TokenPrices,
+    agreement,
+    bills,
+    column,
+    paid_ratio,
+    resampled,
+    told,
+)
+from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid, Record
 from hybrid.lab.experiments.position_table import position_table
-from hybrid.lab.experiments.suite import TextSection
-from hybrid.lab.experiments.tariffs import PRICES, SETTINGS, CountedRequest, PriceSetting, TokenPrices, cost
+from hybrid.lab.experiments.questions import draw_questions
+from hybrid.lab.experiments.trials import text_grid
 from hybrid.prob import Floats
-from hybrid.tasks.statistics import advantage, bill_ratio, recovered_share, rpi, wilson
+from hybrid.tasks.assistant import QuestionSplit
+from hybrid.tasks.statistics import loss_shares, rpi, wilson
 
-# The second table: what each rule recovers of the loss between the two models, and what it costs under each tariff.
-#
-# The loss is the reference's at the text's own prefixes, as excess nats and as NLL, per token (the mean of a question)
-# and summed per answer. Sending whole questions at random recovers what it pays for: the diagonal, whose advantage is
-# 0. Records are interpreted; nothing is run.
+# A rule's default, and the dials that tell the most of it: thresholds in nats.
+RULES = (
+    *(
+        Arm(f"kl {t:g}, span {span}", "kl", {"threshold": t, "span": span})
+        for t, span in ((0.5, 32), (1.5, 32), (3, 64))
+    ),
+    *(Arm(f"doubt {entropy:g}", "doubt", {"entropy": entropy}) for entropy in (0.5, 1.5, 3)),
+    *(Arm(f"doubt {h:g}, back at 0.5", "doubt", {"entropy": h, "threshold": 0.5}) for h in (3, 4)),
+    *(Arm(f"excess {t:g}", "excess", {"threshold": t}) for t in (0.5, 1, 2)),
+    *(Arm(f"excess {t:g}, hold 12", "excess", {"threshold": t, "hold": 12}) for t in (0.5, 1, 2)),
+    *(Arm(f"once {t:g}", "once", {"threshold": t}) for t in (0.5, 1.5)),
+    *(Arm(name, name) for name in ("paper", "fsd", "relaxed", "cascade", "certified", "bild", "random")),
+)
+EXACT_GREEDY = Arm("greedy-exact", "greedy-exact")
+EXACT_SAMPLED = (Arm("exact", "exact"), Arm("block", "block"), Arm("u-hlm", "u-hlm"))
+# Where only new tokens are paid, a drafted token that is turned down is paid for nothing: fewer at once cost less.
+SHORT_SPANS = tuple(Arm(f"excess {t:g}, span 4", "excess", {"threshold": t, "span": 4}) for t in (0.5, 1, 2))
+# Below temperature 1 a rule that draws the cloud's token must know its distribution: 19 tokens, of 20 that are shown.
+SAMPLED_TOP_K = 19
+
+
+# The default run: pair, temperature, what for, so many questions, arms.
+GREEDY, BOTH = (CLOUD, LOCAL, *RULES, EXACT_GREEDY), (CLOUD, LOCAL)
+SHORT, GRADED = ", short spans", " graded"
+DEFAULT_RUN: tuple[tuple[str, float, str, int, tuple[Arm, ...]], ...] = (
+    ("q3", 0.0, "", 100, GREEDY),
+    ("q3", 0.0, SHORT, 60, (*BOTH, *SHORT_SPANS)),
+    ("q3", 0.0, GRADED, 300, BOTH),
+    ("q3", 0.7, "", 30, (*BOTH, *RULES, *EXACT_SAMPLED)),
+    ("q3", 1.0, "", 24, (*BOTH, *EXACT_SAMPLED)),
+    ("d2", 0.0, "", 40, GREEDY),
+    ("d2", 0.0, SHORT, 40, (*BOTH, *SHORT_SPANS)),
+    ("d2", 0.0, GRADED, 300, BOTH),
+    ("d2", 0.7, "", 40, BOTH),
+    ("d4", 0.0, "", 40, BOTH),
+)
+
+
+def text_grids(
+    num: int | None = None,
+    pair: str | None = None,
+    temperature: float | None = None,
+    split: QuestionSplit = "test",
+    seed: int = 0,
+) -> tuple[Grid, ...]:
+    """Return what is run: the default run's grids of a pair and a temperature (None: of all), or one for a new one."""
+    chosen = [each for each in DEFAULT_RUN if pair in {None, each[0]} and temperature in {None, each[1]}]
+    if not chosen:
+        exact = temperature == 1.0  # its law holds there without a cut
+        arms = (*BOTH, *EXACT_SAMPLED) if exact else (*BOTH, *RULES, *EXACT_SAMPLED)
+        chosen = [(pair or "q3", temperature or 0.0, "", 40, arms)]
+    grids = []
+    for name, at, what, wanted, arms in chosen:
+        graded = what == GRADED
+        drawn = draw_questions(None if graded else split, num or wanted, seed, graded=graded)
+        top_k = 0 if at in {0.0, 1.0} else SAMPLED_TOP_K
+        title = f"{name}{what}" if graded else f"{name} at {at:g}{what}"
+        grids.append(text_grid(title, name, drawn, arms, at, top_k, compares=at == 0.0 and not what))
+    return tuple(grids)
+
 
 LossName: TypeAlias = Literal["excess", "nll"]
 LOSSES: tuple[LossName, ...] = ("excess", "nll")
-NUM_RESAMPLES = 2000
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,24 +113,19 @@ class AnsweredTexts:
     bills: Mapping[tuple[TokenPrices, PriceSetting], Floats]
 
 
-def answered(records: Sequence[dict[str, Any]], arm: str) -> AnsweredTexts:
-    """Take an arm's losses and bills from the records of a section."""
-    rows = [record["arms"][arm] for record in records]
-    tokens = np.array([max(1, row["tokens"]) for row in rows], dtype=np.float64)
+def answered(records: Sequence[Record], arm: str) -> AnsweredTexts:
+    """Take an arm's losses and bills from the records of a grid."""
+    answers = [record["arms"][arm] for record in records]
+    tokens = np.maximum(1.0, column(answers, "tokens"))
     losses: dict[tuple[LossName, str], Floats] = {}
     for name in LOSSES:
-        summed = np.array([row[name] for row in rows], dtype=np.float64)
+        summed = column(answers, name)
         losses[name, "per_answer"], losses[name, "per_token"] = summed, summed / tokens
-    requests = [[CountedRequest(*each) for each in row["requests"]] for row in rows]
-    bills = {
-        (prices, setting): np.array([cost(each, setting, prices) for each in requests])
-        for prices in PRICES
-        for setting in SETTINGS
-    }
-    return AnsweredTexts(losses, bills)
+    keys = [(prices, setting) for prices in PRICES for setting in SETTINGS]
+    return AnsweredTexts(losses, {key: bills(answers, key[1], key[0]) for key in keys})
 
 
-def rule_rows(records: Sequence[dict[str, Any]], arms: Sequence[str]) -> list[dict[str, Any]]:
+def rule_rows(records: Sequence[Record], arms: Sequence[str]) -> list[dict[str, Any]]:
     """Return a row for every rule of a section."""
     local, cloud = answered(records, "local"), answered(records, "cloud")
     return [
@@ -66,33 +135,19 @@ def rule_rows(records: Sequence[dict[str, Any]], arms: Sequence[str]) -> list[di
 
 def shares_and_bills(local: AnsweredTexts, hybrid: AnsweredTexts, cloud: AnsweredTexts) -> dict[str, Any]:
     """Return recovered shares, bills as multiples of the cloud's, and the advantage over random routing."""
-    shares = {
-        f"{name} {how}": estimate_to_json(
-            recovered_share(local.losses[name, how], losses, cloud.losses[name, how], num_resamples=NUM_RESAMPLES)
-        )
-        for (name, how), losses in hybrid.losses.items()
+    pairs, draws = hybrid.losses.items(), resampled(len(local.losses["excess", "per_token"]))
+    shares = {key: loss_shares(draws, local.losses[key], each, cloud.losses[key]) for key, each in pairs}
+    ratios = {f"{key[0]} {key[1].name}": paid_ratio(paid, cloud.bills[key]) for key, paid in hybrid.bills.items()}
+    return {
+        "recovered": {f"{name} {how}": told(each) for (name, how), each in shares.items()},
+        "bill": {where: told(each) for where, each in ratios.items()},
+        "advantage": {
+            where: {name: told(shares[name, "per_token"] - each) for name in LOSSES} for where, each in ratios.items()
+        },
     }
-    bills, gains = {}, {}
-    for (prices, setting), paid in hybrid.bills.items():
-        alone, where = cloud.bills[prices, setting], f"{prices} {setting.name}"
-        bills[where] = estimate_to_json(bill_ratio(paid, alone, num_resamples=NUM_RESAMPLES))
-        gains[where] = {
-            name: estimate_to_json(
-                advantage(
-                    local.losses[name, "per_token"],
-                    hybrid.losses[name, "per_token"],
-                    cloud.losses[name, "per_token"],
-                    paid,
-                    alone,
-                    num_resamples=NUM_RESAMPLES,
-                )
-            )
-            for name in LOSSES
-        }
-    return {"recovered": shares, "bill": bills, "advantage": gains}
 
 
-def _texts(records: Sequence[dict[str, Any]], arm: str) -> dict[str, Any]:
+def _texts(records: Sequence[Record], arm: str) -> dict[str, Any]:
     """Return what the texts themselves are like: who wrote them, how long they are, how far they are the cloud's."""
     rows = [record["arms"][arm] for record in records]
     shown = sum(len(row["ids"]) for row in rows)
@@ -124,7 +179,7 @@ SHARES = (0.5, 0.8, 0.95)
 CURVE = tuple(np.linspace(0.0, 1.0, 21).round(2).tolist())
 
 
-def routing_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def routing_rows(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Return a row for every way to choose whole questions, at half the cloud's bill under the first price setting."""
     local, cloud = answered(records, "local"), answered(records, "cloud")
     alone = cloud.bills[PRICES[0], SETTINGS[0]]
@@ -142,7 +197,7 @@ def routing_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def orders(records: Sequence[dict[str, Any]], local: AnsweredTexts, cloud: AnsweredTexts) -> dict[str, Floats]:
+def orders(records: Sequence[Record], local: AnsweredTexts, cloud: AnsweredTexts) -> dict[str, Floats]:
     """Return the scores by which questions are sent, the highest first, by name; shape (N,) each."""
     drafts = [record["arms"]["local"] for record in records]
     tokens = np.array([max(1, len(draft["ids"])) for draft in drafts], dtype=np.float64)
@@ -183,7 +238,7 @@ def mixed(local: AnsweredTexts, cloud: AnsweredTexts, sent: Floats) -> AnsweredT
     return AnsweredTexts(losses, {key: sent * paid for key, paid in cloud.bills.items()})
 
 
-def right_answers(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def right_answers(records: Sequence[Record]) -> dict[str, Any]:
     """Return right answers on graded questions: local, cloud, and whole questions at half the bill, with RPI."""
     graded = [record for record in records if record["arms"]["cloud"]["right"] is not None]
     if not graded:
@@ -221,42 +276,25 @@ def bill_at(curve: Sequence[Sequence[float]], share: float) -> float | None:
     return None
 
 
-def text_report(sections: Sequence[TextSection], found: Mapping[tuple[int, int], dict[str, Any]]) -> dict[str, Any]:
-    """Return the report as plain data, from the records of every question by section and number."""
-    told, every = [], []
-    for number, section in enumerate(sections):
-        records = [found[number, i] for i in range(len(section.questions))]
-        every += records
-        told.append(_section(section, records))
-    return {"sections": told, "against_the_client": agreement([each for record in every for each in record["checked"]])}
-
-
-def _section(section: TextSection, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    arms = [arm.name for arm in section.arms]
+def text_report(grids: Sequence[Grid], found: Sequence[Sequence[Record]]) -> dict[str, Any]:
+    """Return the report as plain data, from the records of every grid's questions."""
     return {
-        "section": section.name,
-        "pair": section.pair,
-        "temperature": section.temperature,
-        "top_k": section.top_k,
-        "questions": len(records),
-        "positions": position_table(records) if section.positions and records else None,
-        "rules": rule_rows(records, arms),
-        "routing": routing_rows(records),
-        "right": right_answers(records),
+        "sections": [_section(grid, records) for grid, records in zip(grids, found, strict=True)],
+        "against_the_client": agreement(
+            [each for records in found for record in records for each in record["checked"]]
+        ),
     }
 
 
-def agreement(checked: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Count the answers that the client over the bundled server wrote again, and how they differ."""
-    same = [each for each in checked if each["text"] and each["requests"] and each["bill"]]
-    other_text = [each for each in checked if not each["text"]]
-    near = [each for each in other_text if each["greedy"] and each["gap"] < NEAR_TIE_NATS]
+def _section(grid: Grid, records: Sequence[Record]) -> dict[str, Any]:
     return {
-        "answers": len(checked),
-        "same": len(same),
-        "other_requests": len(checked) - len(same) - len(other_text),
-        "other_text": len(other_text),
-        "other_text_greedy": sum(each["greedy"] for each in other_text),
-        "other_text_greedy_at_a_near_tie": len(near),
-        "differences": [each for each in checked if each not in same],
+        "section": grid.name,
+        "pair": grid.pair,
+        "temperature": grid.temperature,
+        "top_k": grid.top_k,
+        "questions": len(records),
+        "positions": position_table(records) if any(each["positions"] for each in records) else None,
+        "rules": rule_rows(records, [arm.name for arm in grid.arms]),
+        "routing": routing_rows(records),
+        "right": right_answers(records),
     }

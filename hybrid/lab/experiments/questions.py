@@ -1,11 +1,12 @@
-"""What ``hybrid bench peers`` runs: a pair's problems of both halves, answered once by all that is compared.
+"""The questions that are asked: generated problems, filed ones, and questions to an assistant; which are for what.
 
-The calibration half has two parts, the kinds taking turns in both: labels that scores are fitted to, and questions that
-dials are set on. The test half is asked for by itself, with dials that are fixed before. Nothing here reads an answer.
+Scores are fitted on problems of the calibration split, so what is tuned is tried on other problems of that split, and
+the test split is asked once.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +15,81 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from hybrid.errors import UsageError
 from hybrid.lab.arms import Arm
-from hybrid.lab.experiments.learning_trial import TeachingSection
-from hybrid.lab.experiments.problem_suite import THRESHOLD, GradedQuestion, as_questions, draw_problems, fitted_problems
-from hybrid.lab.experiments.suite import PAIRS, REFERENCE, draw_questions
-from hybrid.tasks import MAX_TOKENS
+from hybrid.lab.experiments.grid import GradedQuestion, Grid
+from hybrid.lab.experiments.trials import teaching_grid
+from hybrid.tasks import BY_NAME, FAMILIES, MAX_TOKENS, Problem, distinct
+from hybrid.tasks.assistant import QUESTIONS, AssistantQuestion, QuestionSplit
 from hybrid.tasks.problem import Wording
+
+Half: TypeAlias = Literal["calibration", "test"]
+# The real models: a reference, and what is made of it; a pair is called by the local one.
+REFERENCE = "real"
+PAIRS = {"q3": "real:q3", "d2": "real:d2", "d4": "real:d4"}
+# Problems of the calibration split that scores are fitted on: so many of each family, drawn with this seed.
+NUM_FITTED, FITTED_SEED = 80, 0
+# The divergence that turns a token down: the demonstration's.
+THRESHOLD = 0.7
+# So many a family are tried; the table is made of the first seed, and families are pooled over all.
+NUM_TRIED = 50
+SEEDS = (1, 0, 2)
+
+
+@dataclass(frozen=True)
+class ProblemQuestion:
+    """A generated problem as a question."""
+
+    problem: Problem
+    max_tokens: int = MAX_TOKENS
+
+    @property
+    def text(self) -> str:
+        """The problem's question."""
+        return self.problem.question
+
+    @property
+    def kind(self) -> str:
+        """The problem's family."""
+        return self.problem.family
+
+    def grade(self, text: str) -> bool:
+        """Grade as the family does."""
+        right: bool = BY_NAME[self.kind].grade(self.problem, text)
+        return right
+
+
+def draw_problems(split: Half, num: int, seed: int) -> tuple[Problem, ...]:
+    """Draw ``num`` problems a family, the families taking turns, but of the calibration split none that fits a score.
+
+    A family that has fewer gives what it has.
+    """
+    fitted = frozenset(each.canonical for each in fitted_problems()) if split == "calibration" else frozenset[str]()
+    drawn: list[Sequence[Problem]] = []
+    for family in FAMILIES:
+        # A longer draw begins as a shorter one, so this many hold the wanted ones where the family has them.
+        wanted = num + (NUM_FITTED if fitted else 0)
+        found = [each for each in distinct(family, split, wanted, seed) if each.canonical not in fitted]
+        drawn.append(found[:num])
+    return tuple(problems[turn] for turn in range(num) for problems in drawn if turn < len(problems))
+
+
+def fitted_problems() -> tuple[Problem, ...]:
+    """Return the calibration problems that scores are fitted on, the families taking turns."""
+    drawn = [distinct(family, "calibration", NUM_FITTED, FITTED_SEED) for family in FAMILIES]
+    return tuple(problems[turn] for turn in range(NUM_FITTED) for problems in drawn)
+
+
+def as_questions(problems: Sequence[Problem]) -> tuple[ProblemQuestion, ...]:
+    """Return problems as questions."""
+    return tuple(ProblemQuestion(each) for each in problems)
+
+
+def draw_questions(
+    split: QuestionSplit | None, num: int, seed: int, *, graded: bool = False
+) -> Sequence[AssistantQuestion]:
+    """Draw questions in an order that the seed alone decides; fewer where there are not so many."""
+    found = [each for each in QUESTIONS if split in {None, each.split} and (each.graded or not graded)]
+    return sorted(found, key=lambda each: hashlib.sha256(f"{seed} {each.text}".encode()).digest())[:num]
+
 
 # Problems with right answers from a file, for pairs of models that were trained on other tasks than the bundled one.
 #
@@ -27,7 +98,6 @@ from hybrid.tasks.problem import Wording
 # exact: an answer is right if what follows the last of any closing, or else all of it, is the filed one. The law
 # (``tests/bench/test_filed_problems.py``): whatever a file holds, it is problems or a UsageError that names the line.
 
-FiledSplit = Literal["calibration", "test"]
 # A worked answer says so before its result.
 RESULT = "answer is "
 
@@ -36,7 +106,7 @@ RESULT = "answer is "
 class FiledProblem:
     """A problem of a file. ``closings``: what may stand before the answer; none: what does by default."""
 
-    split: FiledSplit
+    split: Half
     kind: str
     text: str
     answer: str
@@ -57,7 +127,7 @@ class FiledProblem:
         return text.rsplit(RESULT, 1)[-1].strip() == self.answer
 
 
-def read_problems(path: Path, split: FiledSplit, num: int | None = None) -> tuple[FiledProblem, ...]:
+def read_problems(path: Path, split: Half, num: int | None = None) -> tuple[FiledProblem, ...]:
     """Read the problems of a split, ``num`` of each kind at most, the kinds taking turns; each question once.
 
     Raises UsageError where the file cannot be read, a line is no problem, or there is none of the split.
@@ -84,14 +154,16 @@ def _problem(path: Path, number: int, line: str) -> FiledProblem:
         closings = told.get("closings", [])
     except (ValueError, TypeError, KeyError, RecursionError):
         split = None
-    known = split in get_args(FiledSplit) and isinstance(closings, list)
+    known = split in get_args(Half) and isinstance(closings, list)
     if not known or not all(isinstance(each, str) for each in (kind, question, answer, *closings)):
         msg = f"{path}, line {number}: no problem with the texts split (calibration or test), kind, question and answer"
         raise UsageError(msg)
     return FiledProblem(split, kind, question, answer.strip(), closings=tuple(closings))
 
 
-Half: TypeAlias = Literal["calibration", "test"]
+# The ground of ``hybrid bench peers``: a pair with problems of two halves. The calibration half has two parts, the
+# kinds taking turns in both: labels that scores are fitted to, and questions that dials are set on. The test half is
+# asked for by itself, with dials that are fixed before.
 
 KL_SPAN, KL_HOLD = 128, 96  # the preset's own are shorter, and dearer at these prices
 # The rules that work inside an answer cannot be worked out from both models' texts, so each dial is run.
@@ -127,9 +199,9 @@ class Ground:
     num_labels: int = NUM_LABELS
 
     @property
-    def section(self) -> TeachingSection:
+    def grid(self) -> Grid:
         """What is run of it."""
-        return TeachingSection(self.name, self.name, self.questions, THRESHOLD, RUN_ARMS, NUM_DRAWN)
+        return teaching_grid(self.name, self.questions, THRESHOLD, RUN_ARMS, NUM_DRAWN)
 
 
 def ladder_ground(folder: Path, half: Half, num: int | None = None) -> Ground:
@@ -140,13 +212,11 @@ def ladder_ground(folder: Path, half: Half, num: int | None = None) -> Ground:
 
 def bundled_ground(local: Path, cloud: Path, half: Half, num: int | None = None) -> Ground:
     """Return the bundled pair's own problems: those that its score was fitted to come first in the calibration half."""
-    drawn: Sequence[GradedQuestion]
     if half == "test":
-        drawn = as_questions(draw_problems("test", num or NUM_TEST, TEST_SEED))
-    else:
-        labels = as_questions(fitted_problems())[:NUM_LABELS]
-        drawn = (*labels, *as_questions(draw_problems("calibration", num or NUM_DIALS, 0)))
-    return Ground("bundled", local, cloud, tuple(drawn))
+        return Ground("bundled", local, cloud, as_questions(draw_problems("test", num or NUM_TEST, TEST_SEED)))
+    labels = as_questions(fitted_problems())[:NUM_LABELS]
+    dialled = as_questions(draw_problems("calibration", num or NUM_DIALS, 0))
+    return Ground("bundled", local, cloud, (*labels, *dialled))
 
 
 def real_ground(local: Path, cloud: Path, half: Half) -> Ground:

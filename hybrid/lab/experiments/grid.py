@@ -1,0 +1,396 @@
+"""What is run, and how: a grid is some questions over one pair of models, shared among processes.
+
+Each process writes what it has found of a question as one line of a part file of its own. A line counts if it is whole
+and belongs to this run: same models, arms, questions, seed. So a run that was interrupted goes on. The parent hands out
+questions and says how far it is; an interruption ends the children, and what was written stays. A run knows nothing of
+what is tried with a question: that is its ``trial``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from queue import Empty
+from typing import Any, Protocol, TypeAlias
+
+from hybrid.assemble import PROBE, bundled_server
+from hybrid.cloud.bounds import Timeouts
+from hybrid.cloud.endpoint import Endpoint
+from hybrid.cloud.wire import Wire
+from hybrid.engine import Engine, Worker, num_shared
+from hybrid.engine.llama import Weights
+from hybrid.errors import EngineError
+from hybrid.lab.arms import PRICE, Arm
+from hybrid.lab.experiments.world import (
+    NUM_CONTEXT,
+    ArmPlanners,
+    World,
+    WorldAnswer,
+    answer_choices,
+    open_world,
+    with_critic,
+    world_settings,
+)
+from hybrid.record.answer import Answer
+from hybrid.run import AsyncClient, Finished, RequestSent, RequestSettled
+from hybrid.run.cloud_verifier import Connection
+from hybrid.settings.config import AnswerChoices
+from hybrid.spend import Account, MemoryLedger, Price
+from hybrid.store.files import make_folder
+from hybrid.types import CloudUsage, Sampling
+
+LOCAL, CLOUD = Arm("local", "local"), Arm("cloud", "cloud")
+Record: TypeAlias = dict[str, Any]
+CheckAnswer: TypeAlias = Callable[[Arm, Sampling, WorldAnswer], Awaitable[None]]
+"""Called with every answer, before its rows are forgotten."""
+TryQuestion: TypeAlias = Callable[[World, Any, Sampling, CheckAnswer], Awaitable[Record]]
+"""Takes a question and how tokens are drawn; returns the record. Pickled."""
+
+
+class GradedQuestion(Protocol):
+    """What may be asked. ``kind``: what is like it; ``max_tokens``: of an answer; ``grade``: whether one is right."""
+
+    @property
+    def text(self) -> str: ...  # noqa: D102
+    @property
+    def kind(self) -> str: ...  # noqa: D102
+    @property
+    def max_tokens(self) -> int: ...  # noqa: D102
+    def grade(self, text: str) -> bool: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Questions over a pair of models, and what is tried with each. Pickled: every process has its own.
+
+    ``content``: all that a record depends on beside models, question and seed, for ``json.dumps``. ``num_answers``:
+    about how many a question takes. ``top_k``: tokens that are drawn from; 0: all.
+    """
+
+    name: str
+    pair: str
+    questions: tuple[GradedQuestion, ...]
+    trial: TryQuestion
+    content: tuple[Any, ...]
+    num_answers: int
+    arms: tuple[Arm, ...] = (CLOUD, LOCAL)
+    temperature: float = 0.0
+    top_k: int = 0
+
+    async def answer(self, world: World, number: int, seed: int, check: CheckAnswer) -> Record:
+        """Try one question and return its record; the world forgets it afterwards."""
+        sampling = Sampling(self.temperature, self.top_k, seed=seed)
+        record = await self.trial(world, self.questions[number], sampling, check)
+        world.forget()
+        return record
+
+
+def arms_to_json(arms: Sequence[Arm]) -> list[Any]:
+    """Return arms as what a record depends on."""
+    return [(arm.name, arm.policy, dict(arm.choices)) for arm in arms]
+
+
+VERSION = 1
+# One answer in twenty is written again by the client.
+SHARE = 0.05
+# How long the parent waits for news before it looks whether the children live.
+PATIENCE_S = 2.0
+
+
+@dataclass(frozen=True)
+class ModelPair:
+    """The files of a pair, and of a critic beside it."""
+
+    local: Path
+    cloud: Path
+    critic: Path | None = None
+
+
+@dataclass(frozen=True)
+class GridRun:
+    """What is run: grids, the files of their pairs, the folder of the part files, and the seed of all draws.
+
+    ``check_share``: how many of the answers are written again by the client over the bundled server.
+    """
+
+    grids: tuple[Grid, ...]
+    pairs: Mapping[str, ModelPair]
+    folder: Path
+    seed: int = 0
+    num_processes: int = 2
+    check_share: float = SHARE
+
+    @property
+    def units(self) -> list[tuple[int, int]]:
+        """Every grid and question, by their numbers."""
+        return [(g, q) for g, grid in enumerate(self.grids) for q in range(len(grid.questions))]
+
+    def key(self, unit: tuple[int, int]) -> str:
+        """Name a question of a grid by all that its record depends on."""
+        grid = self.grids[unit[0]]
+        pair, question = self.pairs[grid.pair], grid.questions[unit[1]]
+        files = [(path.name, path.stat().st_size) for path in (pair.local, pair.cloud, pair.critic) if path]
+        what = [VERSION, files, *grid.content, question.text, question.max_tokens]
+        return hashlib.sha256(json.dumps([*what, self.seed, self.check_share]).encode()).hexdigest()[:24]
+
+    def cost(self, unit: tuple[int, int]) -> float:
+        """Estimate how long a question takes, in tokens of all its answers."""
+        grid = self.grids[unit[0]]
+        return (grid.num_answers + 1.0) * grid.questions[unit[1]].max_tokens
+
+
+def run_grids(run: GridRun, report_progress: Callable[[str], None]) -> list[list[Record]]:
+    """Run what was not run before and return the records of each grid's questions. Raises EngineError."""
+    make_folder(run.folder)
+    keys = {unit: run.key(unit) for unit in run.units}
+    done = read_parts(run.folder)
+    left = [unit for unit in run.units if keys[unit] not in done]
+    if len(left) < len(keys):
+        report_progress(f"{len(keys) - len(left)} of {len(keys)} questions were answered before")
+    if left:
+        _run_children(run, left, report_progress)
+        done = read_parts(run.folder)
+    missing = [unit for unit in run.units if keys[unit] not in done]
+    if missing:
+        msg = f"{len(missing)} questions were not answered: run the command again to go on"
+        raise EngineError(msg)
+    return [[done[keys[number, i]] for i in range(len(grid.questions))] for number, grid in enumerate(run.grids)]
+
+
+def read_parts(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the records of all part files by their keys; a line that was cut off is passed over."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted(folder.glob("part-*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            found[record["key"]] = record
+    return found
+
+
+def _run_children(run: GridRun, left: Sequence[tuple[int, int]], report_progress: Callable[[str], None]) -> None:
+    """Share the questions among child processes and say how far they are."""
+    context = multiprocessing.get_context("spawn")
+    tasks, news = context.Queue(), context.Queue()
+    for unit in left:
+        tasks.put(unit)
+    num = min(run.num_processes, len(left))
+    children = [context.Process(target=_child, args=(run, tasks, news), daemon=True) for _ in range(num)]
+    for _ in children:
+        tasks.put(None)
+    with _stopped(children):
+        _follow(run, left, children, news, report_progress)
+
+
+def _follow(
+    run: GridRun,
+    left: Sequence[tuple[int, int]],
+    children: Sequence[BaseProcess],
+    news: Any,
+    say: Callable[[str], None],
+) -> None:
+    """Take the children's news until all is done. Raises EngineError for what a child says or dies of."""
+    began, total, cost_done, num_done = time.monotonic(), sum(map(run.cost, left)), 0.0, 0
+    while num_done < len(left):
+        try:
+            told = news.get(timeout=PATIENCE_S)
+        except Empty:
+            if not any(child.is_alive() for child in children):
+                msg = f"a process ended after {num_done} of {len(left)} questions: run the command again to go on"
+                raise EngineError(msg) from None
+            continue
+        if isinstance(told, str):
+            raise EngineError(told)
+        num_done, cost_done = num_done + 1, cost_done + run.cost(told)
+        seconds = time.monotonic() - began
+        minutes_left = seconds * (total / cost_done - 1.0) / 60
+        grid = run.grids[told[0]]
+        say(f"{grid.name}: question {told[1] + 1} of {len(grid.questions)}; about {minutes_left:.0f} min left")
+
+
+@contextmanager
+def _stopped(children: Sequence[BaseProcess]) -> Iterator[None]:
+    """Start the processes, and leave none behind, however this ends."""
+    try:
+        for child in children:
+            child.start()
+        yield
+    finally:
+        for child in children:
+            if child.pid is not None:
+                child.terminate()
+                child.join()
+
+
+def _child(run: GridRun, tasks: Any, news: Any) -> None:
+    """Answer questions until there are no more, or the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        asyncio.run(_answer_all(run, tasks, news))
+    except Exception as error:  # noqa: BLE001  (the parent says it, in a sentence)
+        news.put(f"{type(error).__name__}: {error}" if not isinstance(error, EngineError) else str(error))
+
+
+async def _answer_all(run: GridRun, tasks: Any, news: Any) -> None:
+    parent = multiprocessing.parent_process()
+    path = run.folder / f"part-{os.getpid()}.jsonl"
+    async with AsyncExitStack() as stack:
+        worlds: dict[str, World] = {}
+        drivers: dict[str, ServedClient] = {}
+        with path.open("a", encoding="utf-8") as part:
+            while (unit := tasks.get()) is not None and parent is not None and parent.is_alive():
+                name = run.grids[unit[0]].pair
+                if name not in worlds:
+                    pair = run.pairs[name]
+                    world = open_world(pair.local, pair.cloud, critic=pair.critic)
+                    worlds[name] = await stack.enter_async_context(world)
+                    if run.check_share:
+                        driver = open_driver(pair.local, pair.cloud, pair.critic)
+                        drivers[name] = await stack.enter_async_context(driver)
+                record = await _answer(run, unit, worlds[name], drivers.get(name))
+                part.write(json.dumps({"key": run.key(unit)} | record) + "\n")
+                part.flush()
+                news.put(unit)
+
+
+async def _answer(run: GridRun, unit: tuple[int, int], world: World, client: ServedClient | None) -> Record:
+    """Try one question, and write a sample of the answers a second time by the client."""
+    grid, checked = run.grids[unit[0]], []
+    question = grid.questions[unit[1]]
+
+    async def check(arm: Arm, sampling: Sampling, answered: WorldAnswer) -> None:
+        if client is not None and is_sampled(question.text, arm, run.check_share):
+            checked.append(await compare(client, world, question.text, arm, sampling, answered, question.max_tokens))
+
+    record = await grid.answer(world, unit[1], run.seed + unit[1], check)
+    return record | {"checked": checked}
+
+
+# A sample of a world's answers, written again by the client over the bundled server.
+#
+# The two may part where two tokens, a divergence and its threshold, or a draw and the edge of a probability are so near
+# that how a prefix was decoded decides: a server reads the whole text for a check, a world what it does not know. So
+# what is told of a difference is how near the two likeliest tokens were where the texts part, and who wrote there, and
+# why.
+
+# Between two ways to decode one prefix, a likely token differs by 0.3 nats at the median position (q3).
+NEAR_TIE_NATS = 0.3
+
+
+def is_sampled(question: str, arm: Arm, share: float = SHARE) -> bool:
+    """Whether an answer is among those that are checked: by its words, so that a run that goes on checks the same."""
+    digest = hashlib.sha256(f"{arm.name}: {question}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") < share * 2**32
+
+
+@dataclass(frozen=True)
+class ServedClient:
+    """The client over the bundled server, and its local engines."""
+
+    client: AsyncClient
+    engines: tuple[Engine, ...]
+    planners: ArmPlanners
+
+    async def answer(self, question: str, arm: Arm, choices: AnswerChoices) -> tuple[Answer, list[tuple[Any, ...]]]:
+        """Answer from an empty cache; return each request's kind, position, and tokens read and written, too.
+
+        What a cache held before decides how a prompt is decoded, and a model of few bits reads it a little differently.
+        """
+        for engine in self.engines:
+            engine.rewind(0)
+        self.planners.planner = arm.planner
+        sent: list[tuple[Any, ...]] = []
+        async for event in self.client.stream(question, **choices):
+            match event:
+                case RequestSent():
+                    sent.append((event.kind, event.position))
+                case RequestSettled() if event.usage:
+                    sent[-1] += _charged(event.usage)
+                case Finished():
+                    return event.answer, sent
+        msg = "an answer ended without being finished"
+        raise RuntimeError(msg)
+
+
+@asynccontextmanager
+async def open_driver(local: Path, cloud: Path, critic: Path | None = None) -> AsyncIterator[ServedClient]:
+    """Open a client over a bundled server of the reference, with the world's settings and its idea of noise."""
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(bundled_server(cloud, "--dialect", "vllm"))
+        worker = Worker("hybrid-driver")
+        stack.callback(worker.close)
+        engines: list[Engine] = []
+        for path in (local, *([] if critic is None else [critic])):
+            weights = Weights(path)
+            stack.callback(weights.close)
+            engines.append(weights.context(min(NUM_CONTEXT, weights.longest_context or NUM_CONTEXT), threads=1))
+            stack.callback(engines[-1].close)
+        engine, reads = engines[0], engines[1] if critic else None
+        endpoint = Endpoint(Wire(url, None, Timeouts(), through_proxies=False), None, None, engine, "vllm")
+        stack.push_async_callback(endpoint.aclose)
+
+        async def connect(asked_at: float) -> Connection:
+            return endpoint, await endpoint.connect(PROBE, engine.tokenize(PROBE), asked_at)
+
+        account = Account(Price.parse(PRICE), MemoryLedger())
+        planners = ArmPlanners()
+        client = AsyncClient(
+            with_critic([(engine, worker)], reads), connect, account, world_settings(), planners=planners
+        )
+        stack.push_async_callback(client.aclose)
+        yield ServedClient(client, tuple(engines), planners)
+
+
+async def compare(
+    served: ServedClient,
+    world: World,
+    question: str,
+    arm: Arm,
+    sampling: Sampling,
+    answered: WorldAnswer,
+    max_tokens: int,
+) -> dict[str, Any]:
+    """Write an answer again and say whether text, requests and bill are the same; where not, how near a tie it was."""
+    found, sent = await served.answer(question, arm, answer_choices(arm, sampling, max_tokens))
+    ids, expected = tuple(token.id for token in found.tokens), answered.ids
+    ours = [
+        (each.kind, len(each.sent) - each.num_scored - len(answered.prompt), *_charged(each.usage))
+        for each in answered.requests
+    ]
+    same_text = ids == expected
+    report = {
+        "arm": arm.name,
+        "text": same_text,
+        "requests": sent == ours,
+        "bill": found.bill.nanousd == answered.answer.bill.nanousd,
+    }
+    if not same_text:
+        shared = num_shared(ids, expected)
+        sides = {"world": answered.answer.tokens, "client": found.tokens}
+        at = {side: (t[shared].how, t[shared].why) if shared < len(t) else None for side, t in sides.items()}
+        report |= {"parts_at": shared, "gap": _gap(world, answered, shared), "greedy": sampling.greedy, **at}
+    return report
+
+
+def _charged(usage: CloudUsage) -> tuple[int, int]:
+    return usage.prompt_tokens, usage.completion_tokens
+
+
+def _gap(world: World, answered: WorldAnswer, length: int) -> float:
+    """Return how near the two likeliest tokens are after some tokens of the answer, to the model that is least sure."""
+    at = answered.prompt + answered.ids[:length]
+    rows = (world.local_row(at), world.cloud_row(at))
+    return min(first - second for (_, first), (_, second) in (row.top(2) for row in rows))
