@@ -126,9 +126,6 @@ def eval_(
             terminal.show([_scores(found)])
 
 
-eval_.__doc__ = f"{eval_.__doc__}\n{EVAL_EPILOG}"
-
-
 @models.command("verify")
 def verify(folder: Folder = None, as_json: AsJson = False) -> None:
     """Check that the files are, byte for byte, the ones of the card."""
@@ -144,9 +141,6 @@ def verify(folder: Folder = None, as_json: AsJson = False) -> None:
                 typer.echo(f"{name}.gguf: {said or 'as the card says'}")
         if any(found.values()):
             raise typer.Exit(EXIT_ENGINE)
-
-
-verify.__doc__ = f"{verify.__doc__}\n{VERIFY_EPILOG}"
 
 
 @models.command("list")
@@ -167,9 +161,6 @@ def list_(as_json: AsJson = False) -> None:
             typer.echo(escape_controls(line))
         for word, names in shared.items():
             typer.echo(f"vocabulary {word}, so any two are a pair: {', '.join(names)}")
-
-
-list_.__doc__ = f"{list_.__doc__}\n{LIST_EPILOG}"
 
 
 @models.command("real")
@@ -195,7 +186,8 @@ def real(as_json: AsJson = False) -> None:
             )
 
 
-real.__doc__ = f"{real.__doc__}\n{REAL_EPILOG}"
+for _command, _epilog in ((eval_, EVAL_EPILOG), (verify, VERIFY_EPILOG), (list_, LIST_EPILOG), (real, REAL_EPILOG)):
+    _command.__doc__ = f"{_command.__doc__}\n{_epilog}"
 
 
 def _path(model: str) -> Path:

@@ -65,7 +65,7 @@ class NumberRange:
     what: str = ""
     least: float = 0.0
     most: float = math.inf
-    whole: bool = False
+    is_integer: bool = False
 
     def value(self, given: float | None, name: str) -> float:
         """Return the number, or the default; 0 where there is none. Raises UsageError for one that cannot be."""
@@ -81,7 +81,7 @@ class NumberRange:
             )
             msg = f"{name}: {self.what} is {between}, not {value}"
             raise UsageError(msg)
-        if self.whole and value != int(value):
+        if self.is_integer and value != int(value):
             msg = f"{name}: {self.what} is whole, not {value}"
             raise UsageError(msg)
         return value

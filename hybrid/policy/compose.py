@@ -88,7 +88,7 @@ JUDGES: dict[str, tuple[NumberRange, JudgeBuilder]] = {
     "additive": (NumberRange(0.3, "a margin of probability", most=0.999), _relaxed(AdditiveAcceptance)),
     "multiplicative": (NumberRange(0.3, _SHARE, 1e-9, 1.0), _relaxed(MultiplicativeAcceptance)),
     "top-m": (
-        NumberRange(3, "a number of tokens", 1.0, 1000.0, whole=True),
+        NumberRange(3, "a number of tokens", 1.0, 1000.0, is_integer=True),
         _relaxed(lambda m: TopMAcceptance(int(m))),
     ),
     "typical": (

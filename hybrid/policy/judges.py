@@ -162,16 +162,11 @@ def _accept(token: PendingToken, row: TopK, kl: Divergence | None) -> PendingTok
 
 
 def take_best(
-    row: TopK,
-    local: Dense | None,
-    how: Literal["recovered", "bonus"],
-    why: str | None = None,
-    measured: Divergence | None = None,
+    row: TopK, local: Dense | None, how: Literal["recovered", "bonus"], why: str | None = None
 ) -> PendingToken:
     """Take the cloud's most likely token at a row that was already paid for."""
-    if measured is None and local is not None and not isinstance(row, FullRow):
-        measured = kl_divergence(row, local)
-    return PendingToken(row.best, "cloud", how, draft_row=local, target_row=row, kl=measured, why=why)
+    kl = None if local is None or isinstance(row, FullRow) else kl_divergence(row, local)
+    return PendingToken(row.best, "cloud", how, draft_row=local, target_row=row, kl=kl, why=why)
 
 
 def draft_distribution(token: PendingToken) -> Dense:

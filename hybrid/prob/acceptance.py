@@ -14,7 +14,7 @@ import numpy as np
 
 from hybrid.prob.cells import TextRow
 from hybrid.prob.distribution import Dense, Floats, TopK, largest
-from hybrid.prob.divergence import CAP_SLACK, log_mass
+from hybrid.prob.divergence import BOUND_SLACK, log_mass
 from hybrid.prob.terms import ROUNDING, Interval
 
 
@@ -185,8 +185,8 @@ def top_probs(row: Row, num_tokens: int) -> Floats:
     """Return the largest probabilities of a row, descending; what is not shown as large as it can be.
 
     Shape (num_tokens,), or (V,) for a full row with fewer tokens. Where a list ends, n missing tokens are at most
-    min(cap, tail / n) each: no more can be shared among them, and any function of the row that is convex, symmetric in
-    them and falls in each of them is least there (derived here).
+    min(tail_max, tail / n) each: no more can be shared among them, and any function of the row that is convex,
+    symmetric in them and falls in each of them is least there (derived here).
 
     >>> top_probs(TopK.from_lists({7: np.log(0.5), 3: np.log(0.25)}), 4).round(3).tolist()
     [0.5, 0.25, 0.125, 0.125]
@@ -199,17 +199,17 @@ def top_probs(row: Row, num_tokens: int) -> Floats:
 
 
 def least_entropy(row: TopK) -> float:
-    """Return the least entropy, in nats, that the full row can have: the tail on as few tokens as the cap allows."""
+    """Return the least entropy, in nats, that the full row can have: the tail on as few tokens as can be."""
     known = -float(row.probs @ row.logprobs)
-    if not row.cap > 0.0:  # exp(-800); whatever mass is left is rounding
+    if not row.tail_max > 0.0:  # exp(-800); whatever mass is left is rounding
         return known
-    full, rest = divmod(row.tail, row.cap)
-    return known - full * row.cap * float(np.log(row.cap)) - (rest * float(np.log(rest)) if rest > 0.0 else 0.0)
+    full, rest = divmod(row.tail, most := row.tail_max)
+    return known - full * most * float(np.log(most)) - (rest * float(np.log(rest)) if rest > 0.0 else 0.0)
 
 
 def most_unseen(row: TopK, num_tokens: int = 1) -> float:
     """Bound the least likely of some unseen tokens. A tail below rounding may be that much."""
-    return min(row.cap, max(row.tail, ROUNDING) / num_tokens)
+    return min(row.tail_max, max(row.tail, ROUNDING) / num_tokens)
 
 
 def _prob_at_rank(row: Row, rank: int) -> float | None:
@@ -238,7 +238,7 @@ def check_count(m: int) -> None:
 def excess_loss(row: TopK, token: int) -> Interval:
     """Return log P(best) - log P(token), in nats, as far as a row tells it.
 
-    Known (``lower == upper``) where ``token`` is listed or was asked for by name. Else it has at most the cap, and at
+    Known (``lower == upper``) where ``token`` is listed or was asked for by name. Else it has at most ``tail_max``, at
     most what the shown tokens leave: that gives the lower end, and nothing bounds it from above. Where the list may
     miss a token likelier than its best (``hidden`` of ``TopK.from_lists``) a shown token's value has a width, too.
     ``noise`` is twice the row's: both log-probabilities may be off.
@@ -270,4 +270,4 @@ def excess_with_noise(value: float, noise: float) -> float:
 
 def _lead(first: float, second: float) -> float:
     """Return how far one log-probability lies above another, at least 0; the last digits are rounding."""
-    return first - second if first - second > CAP_SLACK else 0.0
+    return first - second if first - second > BOUND_SLACK else 0.0

@@ -186,11 +186,11 @@ class TextRow(TopK):
         others = sorted((token for token in shown if token != best and shown[token] > 0.0), key=lambda t: -shown[t])
         ids = [best, *others]
         probs = np.maximum(np.array([shown[token] for token in ids]), np.finfo(float).tiny)
-        cap = max(hidden, float(probs.min()))
+        tail_max = max(hidden, float(probs.min()))
         return cls(
             ids=np.array(ids, dtype=np.int64),
             logprobs=np.log(probs),
-            cap=cap,
+            tail_max=tail_max,
             num_listed=len(ids),
             noise=noise,
             spelling=spelling,

@@ -5,7 +5,7 @@ what is between the two is wording: ``KL = concept KL + sum over c of P_c KL(P(.
 it is the KL of tokens, with one concept 0 (``tests/prob/test_concepts.py``).
 
 From a top-k list. Q_c is exact, as the draft is known in full. P_c is at least what is listed of c, and at most that
-and what may be hidden of it: the rest of the mass, or the cap on each of its tokens that is not shown. Both ends are
+and what may be hidden of it: the rest of the mass, or the most that each of its hidden tokens can have. Both ends are
 then ``kl_in_boxes``. To sum the list into concepts with a bucket for the rest is *not* a bound: it counts a synonym of
 a listed token apart from it.
 
@@ -139,7 +139,7 @@ def _boxes(split: SupportSplit, partition: Partition) -> tuple[_Boxes, Ints]:
     low = np.bincount(of_shown, weights=target.probs[shared], minlength=partition.num_concepts)
     size = np.bincount(partition.labels, minlength=partition.num_concepts)
     hidden = size - np.bincount(of_shown, minlength=partition.num_concepts)
-    high = low + np.minimum(split.tail, split.cap * hidden)
+    high = low + np.minimum(split.tail, split.tail_max * hidden)
     foreign = float(target.probs[~shared].sum())
     if not split.tail > 0.0:  # rounding is all that keeps what is shown from one
         low = high = low / target.probs.sum()

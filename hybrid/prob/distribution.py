@@ -168,19 +168,19 @@ class Dense:
 
 @dataclass(frozen=True, eq=False)
 class TopK:
-    """What an endpoint shows of a distribution: some ids with their log-probabilities, and a cap on all others.
+    """What an endpoint shows of a distribution: some ids with their log-probabilities, and a bound on the others.
 
     ``ids`` and ``logprobs`` have shape (A,): the top-k list, best first, and after it those that were asked for by
     name: the actual token, the drafter's candidates. ``num_listed`` is the length of the list alone: whoever draws from
-    a row must not let what is shown depend on what was drafted. ``cap``: no other token is more likely than that. It is
-    the smallest probability *of the top-k list*; a token asked for by name tells its own probability and nothing about
-    the rest, so it does not lower the cap. ``noise``: the nats by which log-probabilities, of unseen tokens too, may
+    a row must not let what is shown depend on what was drafted. ``tail_max``: no other token is likelier. It is the
+    smallest probability *of the top-k list*; a token asked for by name tells its own probability and nothing about
+    the rest, so it does not lower it. ``noise``: the nats by which log-probabilities, of unseen tokens too, may
     differ from the model's own.
     """
 
     ids: Ints
     logprobs: Floats
-    cap: float
+    tail_max: float
     num_listed: int
     noise: float = 0.0
 
@@ -195,9 +195,9 @@ class TopK:
         """Build from a top-k list (id to log-probability), the actual token's own, and others asked for by name.
 
         ``hidden``: the probability that tokens missing from the list may hold though it should show them (their texts
-        are no one token's): the cap is then at least that. Raises NotADistribution for what cannot be a distribution:
-        an empty list, NaN, a positive log-probability, a sum above one by more than rounding. Sentinels for "not
-        listed" (at or below -1000) are dropped, never believed.
+        are no one token's): ``tail_max`` is at least that. Raises NotADistribution for what can be none: an empty list,
+        NaN, a positive log-probability, a sum above one by more than rounding. Sentinels for "not listed" (at or below
+        -1000) are dropped, never believed.
         """
         kept = sorted(((lp, i) for i, lp in top.items() if not lp <= CENSORED), key=lambda pair: (-pair[0], pair[1]))
         if not kept:
@@ -209,8 +209,8 @@ class TopK:
                 ids.append(token)
                 logprobs.append(logprob)
         _check(ids, logprobs)
-        cap = max(hidden, float(np.exp(logprobs[len(kept) - 1])))
-        return cls(np.array(ids, dtype=np.int64), np.array(logprobs, dtype=np.float64), cap, len(kept))
+        tail_max = max(hidden, float(np.exp(logprobs[len(kept) - 1])))
+        return cls(np.array(ids, dtype=np.int64), np.array(logprobs, dtype=np.float64), tail_max, len(kept))
 
     @classmethod
     def from_dense(cls, dense: Dense, k: int, actual: int | None = None) -> TopK:
@@ -247,8 +247,8 @@ class TopK:
     def within(self, num_tokens: int) -> TopK:
         """Return the row over the ids below ``num_tokens``: what it shows of others counts as mass that is not shown.
 
-        So the draft's vocabulary is the one that both have, and a completion puts that mass on tokens of it, below the
-        cap. Rows of models with padded vocabularies need it: where one is sure, padding is among the likeliest others.
+        So the draft's vocabulary is the one that both have, and a completion puts that mass on tokens of it, none
+        above ``tail_max``. Rows of padded vocabularies need it: where a model is sure, padding is among the likeliest.
         A row that begins with such a token, or gives them more than ``UNLIKELY``, is returned as it is.
         """
         known = self.ids < num_tokens

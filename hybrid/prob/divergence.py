@@ -1,12 +1,12 @@
 """Divergences between a target known through its top k and a draft known in full, as intervals.
 
 The law. An f-divergence is a sum of ``q f(p/q)`` with a convex f. The extreme completions of the target's unseen tail
-are the same two vectors whatever f is: the smallest value at ``p_j = min(cap, level * q_j)`` (water-filling), the
-largest with the cap on the tail tokens that the draft likes least. So a divergence is a ``DivergenceTerm``, summed over
-two vectors that are never built, and every interval here is tight: some completion attains each end. (The first vector
-by the KKT conditions; the second because a convex function is largest at a corner, and what f gains by a probability is
-the less, the more the draft likes its token.) Tested against naive completions, a dense oracle and monotonicity in k in
-``tests/prob/test_divergence.py`` and ``test_reverse.py``.
+are the same two vectors whatever f is: the smallest value at ``p_j = min(tail_max, level * q_j)`` (water-filling), the
+largest with ``tail_max`` on the tail tokens that the draft likes least. So a divergence is a ``DivergenceTerm``,
+summed over two vectors that are never built, and every interval here is tight: some completion attains each end. (The
+first vector by the KKT conditions; the second because a convex function is largest at a corner, and what f gains by a
+probability is the less, the more the draft likes its token.) Tested against naive completions, a dense oracle and
+monotonicity in k in ``tests/prob/test_divergence.py`` and ``test_reverse.py``.
 
 Direction: KL(target || draft), the expectation under the target, unless a name says reverse; in nats. This file must
 not know what a model is.
@@ -46,7 +46,7 @@ class FullRow(TopK):
 
     dense: Dense
     tail = 0.0  # nothing is hidden
-    cap = 0.0
+    tail_max = 0.0
 
     @cached_property
     def ids(self) -> Ints:
@@ -82,9 +82,9 @@ class FullRow(TopK):
 
 # What is left after subtracting more than 99 % is not taken for a sum.
 MOST_OF = 0.01
-# A cap passed by this share is a cap reached. Else rounding would leave nothing for the tokens after it, and reverse KL
+# A bound passed by this share is one reached. Else rounding would leave nothing for the tokens after it, and reverse KL
 # would be infinite.
-CAP_SLACK = 1e-12
+BOUND_SLACK = 1e-12
 LN2 = float(np.log(2.0))
 
 
@@ -113,7 +113,7 @@ class SupportSplit:
     draft_log: Floats
     num_tail: int
     tail: float
-    cap: float
+    tail_max: float
 
     @property
     def noise(self) -> float:
@@ -136,22 +136,22 @@ class SupportSplit:
         return float(np.sum(term(self.target.logprobs, self.draft_log)))
 
     def nearest(self, term: DivergenceTerm) -> float:
-        """Sum over the tail nearest to the draft: its favourites capped (0 to 3 in practice), the others scaled."""
-        capped, mass = [], self.tail
+        """Sum over the tail nearest to the draft: its favourites at most (0 to 3 in practice), the others scaled."""
+        favourites, mass = [], self.tail
         for q, share in self.favourites():
-            if mass * q <= self.cap * share * (1.0 + CAP_SLACK):
+            if mass * q <= self.tail_max * share * (1.0 + BOUND_SLACK):
                 break
-            capped.append(q)
-            mass -= self.cap
-        log_capped = np.log(np.array(capped))
-        favoured = term(np.full_like(log_capped, log_mass(self.cap)), log_capped)
+            favourites.append(q)
+            mass -= self.tail_max
+        log_favourites = np.log(np.array(favourites))
+        favoured = term(np.full_like(log_favourites, log_mass(self.tail_max)), log_favourites)
         return float(np.sum(favoured)) + pooled_term(term, mass, share)
 
     def farthest(self, term: DivergenceTerm) -> float:
-        """Sum over the tail farthest from the draft: the cap on the tokens it likes least, nothing on the others."""
+        """Sum over the tail farthest from the draft: ``tail_max`` on what it likes least, nothing on the others."""
         full, rest = self.fill()
         ids = self.least_likely(full + 1)
-        log_target = np.full(ids.size, log_mass(self.cap))
+        log_target = np.full(ids.size, log_mass(self.tail_max))
         log_target[full:] = log_mass(rest)
         value = float(np.sum(term(log_target, self.draft.logprobs_of(ids))))
         if not float(term(np.array(-np.inf), np.array(0.0))):  # what the target has nothing of adds nothing
@@ -159,11 +159,11 @@ class SupportSplit:
         return value + pooled_term(term, 0.0, self.draft.mass_outside(np.concatenate((self.shown, ids))))
 
     def fill(self) -> tuple[int, float]:
-        """How many tail tokens the cap fills whole, and what is left for one more."""
+        """How many tail tokens can have the most, and what is left for one more."""
         if not self.tail > 0.0:
             return 0, 0.0
-        full = min(int(self.tail / self.cap + 1e-12), self.num_tail)
-        rest = self.tail - full * self.cap
+        full = min(int(self.tail / self.tail_max + 1e-12), self.num_tail)
+        rest = self.tail - full * self.tail_max
         return full, (rest if rest > 1e-15 and full < self.num_tail else 0.0)
 
     def least_likely(self, count: int) -> Ints:
@@ -193,16 +193,16 @@ class SupportSplit:
 
 
 def split_support(target: TopK, draft: Dense, least_tail: float = 0.0) -> SupportSplit:
-    """Lay the two beside each other, with ``least_tail`` outside the shown ids if the cap leaves it room."""
+    """Lay the two beside each other, with ``least_tail`` outside the shown ids if ``tail_max`` leaves it room."""
     shared = target.ids < draft.num_tokens
     shown = target.ids[shared]
     draft_log = np.full(target.ids.size, -np.inf)
     draft_log[shared] = draft.logprobs_of(shown)
     num_tail = draft.num_tokens - shown.size
-    tail = max(target.tail, min(least_tail, num_tail * target.cap)) if num_tail else 0.0
+    tail = max(target.tail, min(least_tail, num_tail * target.tail_max)) if num_tail else 0.0
     # Rounding can leave more mass than the caps have room for; then the caps are what is wrong.
-    cap = max(target.cap, tail / num_tail) if num_tail else target.cap
-    return SupportSplit(target, draft, shown, draft_log, num_tail, tail, cap)
+    tail_max = max(target.tail_max, tail / num_tail) if num_tail else target.tail_max
+    return SupportSplit(target, draft, shown, draft_log, num_tail, tail, tail_max)
 
 
 def log_mass(number: float) -> float:
@@ -234,7 +234,7 @@ def kl_divergence(target: TopK, draft: Dense) -> Divergence:
     estimate = known + pooled_term(forward, split.tail, split.tail_mass)
     if not split.tail > 0.0:
         return Divergence(estimate, estimate, estimate, split.noise_at(estimate, 2.0))
-    # The three are equal in exact arithmetic where the cap binds nowhere; keep the order through rounding.
+    # The three are equal in exact arithmetic where ``tail_max`` binds nowhere; keep the order through rounding.
     lower = max(known + split.nearest(forward), estimate)
     return Divergence(estimate, lower, max(known + split.farthest(forward), lower), split.noise_at(lower, 2.0))
 

@@ -80,7 +80,7 @@ def scatter(num_tokens: int, ids: Sequence[int] | Ints, logprobs: Floats | float
 #
 # Why it can be known: temperature keeps the ranks, and min-p, top-k and top-p each keep a beginning of the ranking. It
 # is enough that this beginning lies within the tokens that certainly outrank all unseen ones, and that its end is
-# certain. A shown token as likely as the cap is not certain: an unseen one may tie with it and have the lower id. So
+# certain. A shown token as likely as ``tail_max`` is not: an unseen one may tie with it and have the lower id. So
 # whoever cuts to the k best asks for one more.
 
 # Two log-probabilities closer than this may be one number computed twice, and so may a mass and what it is to reach.
@@ -100,12 +100,12 @@ def determined_distribution(target: TopK, sampling: Sampling, num_tokens: int) -
     >>> determined_distribution(row, Sampling(temperature=1.0, top_p=0.95), 5)
     """
     k = target.num_listed
-    target = TopK(target.ids[:k], target.logprobs[:k], target.cap, k)
+    target = TopK(target.ids[:k], target.logprobs[:k], target.tail_max, k)
     num_tail = num_tokens - k
     if int(target.ids.max()) >= num_tokens:
         return None
-    # No unseen token is more likely than the cap, nor than all unseen ones together.
-    ceiling = min(target.cap, target.tail + ROUNDING) if num_tail else 0.0
+    # No unseen token is more likely than ``tail_max``, nor than all unseen ones together.
+    ceiling = min(target.tail_max, target.tail + ROUNDING) if num_tail else 0.0
     sure = target.logprobs > log_mass(ceiling) + SLACK
     if not sure.any():
         return None
@@ -138,7 +138,7 @@ def _totals(target: TopK, temperature: float, num_tail: int) -> tuple[float, flo
     """Return the least and the most that all tokens may weigh after the temperature, in weights of the best one.
 
     ``p ** (1 / temperature)`` is convex or concave: a tail of given mass weighs most or least where it is even, and the
-    other where it is heaped under the cap. Its mass is known up to rounding.
+    other where it is heaped under ``tail_max``. Its mass is known up to rounding.
     """
     best = float(target.logprobs.max())
 
@@ -146,9 +146,9 @@ def _totals(target: TopK, temperature: float, num_tail: int) -> tuple[float, flo
         return float(np.exp(min(0.0, (log_mass(prob) - best) / temperature)))
 
     def ends(mass: float) -> tuple[float, float]:
-        cap = max(target.cap, mass / num_tail)
-        full = int(mass / cap + 1e-12) if mass > 0.0 else 0
-        return full * weight(cap) + weight(mass - full * cap), num_tail * weight(mass / num_tail)
+        tail_max = max(target.tail_max, mass / num_tail)
+        full = int(mass / tail_max + 1e-12) if mass > 0.0 else 0
+        return full * weight(tail_max) + weight(mass - full * tail_max), num_tail * weight(mass / num_tail)
 
     shown = float(np.exp(apply_temperature(target.logprobs, temperature)).sum())
     return shown + min(ends(max(0.0, target.tail - ROUNDING))), shown + max(ends(target.tail + ROUNDING))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,7 +27,8 @@ def row_to_json(row: TopK) -> dict[str, Any]:
     if isinstance(row, TextRow):
         text = {"strings": [each.hex() for each in row.strings], "masses": row.masses.tolist()}
         return {**text, "ending": row.ending, "hidden": row.hidden, "best": row.best, "noise": row.noise}
-    return asdict(row) | {"ids": row.ids.tolist(), "logprobs": row.logprobs.tolist()}
+    lists = {"ids": row.ids.tolist(), "logprobs": row.logprobs.tolist()}
+    return {**lists, "cap": row.tail_max, "num_listed": row.num_listed, "noise": row.noise}
 
 
 def row_from_json(told: Mapping[str, Any], words: Spelling) -> TopK:

@@ -84,7 +84,7 @@ class Body:
             return bool(value)
         raise self.wrong(name, "true or false")
 
-    def whole(self, name: str, least: int, most: int | None = None) -> int | None:
+    def integer(self, name: str, least: int, most: int | None = None) -> int | None:
         """Take a whole number between bounds; a float without a fraction is one."""
         value = self.given(name)
         if isinstance(value, float) and value.is_integer():

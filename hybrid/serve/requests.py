@@ -226,7 +226,7 @@ def read_chat(fields: Mapping[str, Any], steps: Steps = iter) -> GenerationReque
     conversation = read_messages(body, steps)
     model, choices = _shared(body)
     choices |= _template_args(body)
-    top, wanted = body.whole("top_logprobs", 0, MOST_LISTED), body.flag("logprobs")
+    top, wanted = body.integer("top_logprobs", 0, MOST_LISTED), body.flag("logprobs")
     if top is not None and not wanted:
         raise body.refused("top_logprobs", "it wants logprobs: true beside it")
     relay, form = (*conversation.relay, *_relayed(body)), _form(body)
@@ -259,14 +259,14 @@ def read_completion(fields: Mapping[str, Any], _steps: Steps = iter) -> Generati
         raise body.refused("echo", "the prompt is not sent back")
     model, choices = _shared(body)
     form = _form(body)
-    best_of = body.whole("best_of", 1)
+    best_of = body.integer("best_of", 1)
     if best_of is not None and best_of != form["n"]:
         raise body.refused("best_of", "answers are not ranked: leave it out, or make it equal to n")
     if needed := _relayed(body):
         raise body.refused(needed[0], "a text is continued by both models together, which cannot honour it")
     _mind_nucleus(body, choices)
     choices["raw"] = True
-    listed = body.whole("logprobs", 0, MOST_LISTED)
+    listed = body.integer("logprobs", 0, MOST_LISTED)
     return GenerationRequest(model, prompt, choices, ignored=_ignored(body), top_logprobs=listed, **form)
 
 
@@ -285,8 +285,8 @@ def _shared(body: Body) -> tuple[str, AnswerChoices]:
         except ApiError as error:
             said = f"hybrid.policy: {error.message}"
             raise ApiError(400, said, code="invalid_value", param="hybrid.policy") from None
-    limit, limit_too = body.whole("max_completion_tokens", 1), body.whole("max_tokens", 1)
-    seed, top_k = body.whole("seed", ANY_SEED), body.whole("top_k", ALL_TOKENS)
+    limit, limit_too = body.integer("max_completion_tokens", 1), body.integer("max_tokens", 1)
+    seed, top_k = body.integer("seed", ANY_SEED), body.integer("top_k", ALL_TOKENS)
     chosen: dict[str, Any] = {
         "policy": policy or named,
         "conversation": own.text("conversation") or None,
@@ -314,7 +314,7 @@ def _form(body: Body) -> dict[str, Any]:
     """Read in which form the answers come."""
     options = body.within("stream_options")
     return {
-        "n": body.whole("n", 1, MOST_CHOICES) or 1,
+        "n": body.integer("n", 1, MOST_CHOICES) or 1,
         "streamed": body.flag("stream"),
         "include_usage": options is not None and options.flag("include_usage"),
     }

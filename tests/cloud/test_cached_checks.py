@@ -84,7 +84,7 @@ def scored(dialect, asked, cached, *, proven):
 
 def same(rows, others):
     def told(row):
-        return dict(zip(row.ids.tolist(), row.logprobs.round(6).tolist(), strict=True)), round(row.cap, 9)
+        return dict(zip(row.ids.tolist(), row.logprobs.round(6).tolist(), strict=True)), round(row.tail_max, 9)
 
     return [told(row) for row in rows] == [told(row) for row in others]
 

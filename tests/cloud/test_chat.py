@@ -113,7 +113,7 @@ def test_the_golden_entry_is_read():
     chunk = opened(Chat(FOUR).write(WRITE))[1](event(choice["message"]["content"], choice["logprobs"]["content"]))
     assert chunk.ids == (3,)
     assert chunk.rows[0].ids.tolist() == [3, 0]
-    assert chunk.rows[0].cap == pytest.approx(1 / 4)
+    assert chunk.rows[0].tail_max == pytest.approx(1 / 4)
 
 
 def test_minus_9999_is_not_in_the_list_and_no_probability():
@@ -122,7 +122,7 @@ def test_minus_9999_is_not_in_the_list_and_no_probability():
     assert chunk.rows[0].ids.tolist() == [A, B]
     chunk = read(event("c", [entry("c", -0.1, ("c", -0.1), ("b", -9999.0))]))
     assert chunk.rows[0].ids.tolist() == [C]
-    assert chunk.rows[0].cap == pytest.approx(math.exp(-0.1))
+    assert chunk.rows[0].tail_max == pytest.approx(math.exp(-0.1))
 
 
 def test_the_role_the_end_and_the_usage_come_in_events_of_their_own():

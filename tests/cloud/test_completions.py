@@ -162,7 +162,7 @@ def test_a_golden_reply_is_read(build, golden):
     scores = scored(build(FOUR), GOLDEN_SCORE, golden["answer"])
     drafted, after = scores.rows
     assert drafted.ids.tolist() == [0, 1, 2]
-    assert drafted.cap == pytest.approx(1 / 4), "the appended token does not lower the cap"
+    assert drafted.tail_max == pytest.approx(1 / 4), "the appended token does not lower the cap"
     assert after.ids.tolist() == [3, 0]
     assert scores.usage == CloudUsage(3, 1)
 
@@ -213,7 +213,7 @@ def test_a_row_that_hides_more_than_it_shows_ends_the_rows():
 def test_collapsed_texts_become_the_cap():
     hiding = [*ROWS[:3], {"a": 0.6, "x": 0.3, "b": 0.05}, AFTER]
     row = scored(Completions(SETUP), SCORE, echo(rows=hiding)).rows[1]
-    assert row.cap == pytest.approx(0.35)
+    assert row.tail_max == pytest.approx(0.35)
 
 
 @each(

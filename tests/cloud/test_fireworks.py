@@ -95,7 +95,7 @@ def test_scores_are_the_echo_counted_from_its_end():
     scores = read_scores(SCORE, GOLDEN["answer"])
     drafted, after = scores.rows
     assert drafted.ids.tolist() == [0, 1, 2]
-    assert drafted.cap == pytest.approx(1 / 4), "the actual token does not lower the cap"
+    assert drafted.tail_max == pytest.approx(1 / 4), "the actual token does not lower the cap"
     assert after.ids.tolist() == [3, 0]
     assert scores.usage == CloudUsage(3, 1, 0)
     assert len(read_scores(replace(SCORE, after=False), GOLDEN["answer"]).rows) == 1
@@ -133,7 +133,7 @@ def test_an_appended_token_does_not_lower_the_cap_of_a_written_row():
     told = {"choices": [{"text": "c ", "logprobs": {"content": [entry]}, "finish_reason": None}]}
     [row] = read_chunk(told, 2).rows
     assert row.ids.tolist() == [0, 1, 2]
-    assert row.cap == pytest.approx(math.exp(-1.386294))
+    assert row.tail_max == pytest.approx(math.exp(-1.386294))
 
 
 def test_text_without_its_rows_is_refused_where_they_were_asked_for():

@@ -66,7 +66,7 @@ def assert_right(large, question, rows):
         expected = large.row(question.prefix + question.span[:i])
         likely = row.probs >= LIKELY
         assert np.abs(row.logprobs - expected.logprobs[row.ids])[likely].max() <= tolerance().nats
-        assert np.delete(expected.probs, row.ids).max() <= row.cap * np.exp(tolerance().nats)
+        assert np.delete(expected.probs, row.ids).max() <= row.tail_max * np.exp(tolerance().nats)
 
 
 # ---- what is asked -------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def test_the_token_listed_beyond_k_does_not_lower_the_cap(speak):
     _, scores = drive(speak().score(SHIFTED[0]), *SHIFTED[1])
     for row in each_of(scores.rows):
         assert row.num_listed == 3
-        assert row.cap == pytest.approx(math.exp(row.logprobs[2]))
+        assert row.tail_max == pytest.approx(math.exp(row.logprobs[2]))
 
 
 def test_a_row_that_hides_its_most_likely_token_is_asked_about_and_the_end_is_found(speak, large):
@@ -212,7 +212,7 @@ def test_a_token_listed_for_itself_does_not_lower_the_cap_of_a_row_that_ends_the
     _, scores = drive(speak().score(question), collapsed(first, 6, **tops), again)
     row = scores.rows[1]
     assert row.ids.tolist() == [END, 71, 290, 16]
-    assert row.cap == pytest.approx(math.exp(-4.0))
+    assert row.tail_max == pytest.approx(math.exp(-4.0))
 
 
 def test_of_several_hidden_tokens_the_end_is_given_the_mass_and_none_is_ruled_out(speak):
@@ -222,7 +222,7 @@ def test_of_several_hidden_tokens_the_end_is_given_the_mass_and_none_is_ruled_ou
     hidden = 1 - math.exp(-1.0) - math.exp(-18.2)
     assert row.best == END
     assert row.probs[0] == pytest.approx(hidden)
-    assert row.cap == pytest.approx(hidden / 2), "the end is the likeliest of them"
+    assert row.tail_max == pytest.approx(hidden / 2), "the end is the likeliest of them"
 
 
 def test_what_is_hidden_and_no_end_cuts_the_rows(speak):

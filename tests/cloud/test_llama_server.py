@@ -160,7 +160,7 @@ def test_a_replay_gives_the_unmodified_row_of_every_forced_token_and_the_one_aft
     scores = replayed()
     assert ids_of(scores.rows) == [[347, 295, 87, 27], [15, 28, 347], [347, 223, 272, 0]]
     assert scores.rows[0].num_listed == 3, "the forced token stands beside the list"
-    assert scores.rows[0].cap == pytest.approx(0.03025, abs=1e-4), "and does not lower the cap"
+    assert scores.rows[0].tail_max == pytest.approx(0.03025, abs=1e-4), "and does not lower the cap"
     assert scores.usage == CloudUsage(4, 3, 0)
 
 

@@ -187,9 +187,9 @@ def test_a_draft_is_compared_up_to_the_first_token_that_is_another():
 def test_tokens_are_matched_by_their_bytes():
     chunk = read(line("cab", entry("c", 0.7, ("x", 0.2)), entry("ab", 0.9)))
     assert chunk.ids == (C, AB)
-    assert chunk.rows[0].cap == pytest.approx(0.7)
+    assert chunk.rows[0].tail_max == pytest.approx(0.7)
     hidden = read(line("c", entry("c", 0.3, ("x", 0.6)))).rows[0]
-    assert hidden.cap == pytest.approx(0.6), "what has two tokens' text may be either's"
+    assert hidden.tail_max == pytest.approx(0.6), "what has two tokens' text may be either's"
 
 
 def test_a_list_that_names_none_of_our_tokens_is_no_row():

@@ -103,7 +103,7 @@ def assert_is_the_row(row, expected, top_k):
     one_request = TopK.from_dense(expected, top_k)
     assert row.ids[: row.num_listed].tolist() == one_request.ids.tolist()
     assert row.logprobs == pytest.approx(expected.logprobs[row.ids])
-    assert row.cap == pytest.approx(one_request.cap)
+    assert row.tail_max == pytest.approx(one_request.tail_max)
     assert len(row.ids) <= top_k + 1
 
 

@@ -100,7 +100,7 @@ def test_scores_are_the_rows_of_the_span_with_its_candidates_and_the_row_after()
     scores = read_scores(ASKED, GOLDEN["answer"])
     drafted, after = scores.rows
     assert drafted.ids.tolist() == [0, 1, 2, 3]
-    assert drafted.cap == pytest.approx(1 / 4), "neither the actual token nor a candidate lowers the cap"
+    assert drafted.tail_max == pytest.approx(1 / 4), "neither the actual token nor a candidate lowers the cap"
     assert after.ids.tolist() == [3, 0]
     assert scores.usage == CloudUsage(3, 1, 0)
 
@@ -179,7 +179,7 @@ def test_what_stands_for_no_probability_is_not_listed():
 
     row = read_scores(ASKED, changed(lowest)).rows[0]
     assert row.ids.tolist() == [0, 2, 3]
-    assert row.cap == pytest.approx(1 / 2)
+    assert row.tail_max == pytest.approx(1 / 2)
 
 
 # ---- streams -------------------------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ def test_an_appended_token_does_not_lower_the_cap_of_a_written_row():
     drawn["meta_info"]["output_top_logprobs"] = [[[-0.5, 1, None], [-2.5, 2, None]]]
     [row] = read([drawn])[0].rows
     assert row.ids.tolist() == [1, 2, 4]
-    assert row.cap == pytest.approx(math.exp(-2.5))
+    assert row.tail_max == pytest.approx(math.exp(-2.5))
 
 
 @each(

@@ -66,7 +66,7 @@ def logs(**probs):
 def test_a_full_list_of_nameable_texts_hides_nothing():
     row, hidden = row_by_text(TEXT_TOKENS, logs(a=0.5, b=0.25), "a", 2)
     assert (row.ids.tolist(), hidden) == ([A, B], 0.0)
-    assert row.cap == pytest.approx(0.25)
+    assert row.tail_max == pytest.approx(0.25)
 
 
 def test_a_text_of_two_tokens_is_hidden_mass_and_becomes_the_cap():
@@ -74,25 +74,25 @@ def test_a_text_of_two_tokens_is_hidden_mass_and_becomes_the_cap():
     row, hidden = row_by_text(TEXT_TOKENS, logs(a=0.3, x=0.6, b=0.01), "b", 2)
     assert row.ids.tolist() == [A, B]
     assert hidden == pytest.approx(0.6)
-    assert row.cap == pytest.approx(0.6)
+    assert row.tail_max == pytest.approx(0.6)
 
 
 def test_a_list_that_is_shorter_than_asked_for_hides_all_that_it_does_not_show():
     """Tokens of one text were one entry before they were sent: nobody says whose the missing one was."""
     row, hidden = row_by_text(TEXT_TOKENS, logs(a=0.5, b=0.2), "a", 3)
     assert hidden == pytest.approx(0.3)
-    assert row.cap == pytest.approx(0.3)
+    assert row.tail_max == pytest.approx(0.3)
 
 
 def test_a_list_that_is_full_only_because_the_actual_token_was_appended_is_short():
     row, _ = row_by_text(TEXT_TOKENS, logs(a=0.5, x=0.2, d=1e-6), "d", 3)
-    assert row.cap == pytest.approx(0.5, abs=1e-5)
+    assert row.tail_max == pytest.approx(0.5, abs=1e-5)
 
 
 def test_the_appended_token_does_not_lower_the_cap():
     row, _ = row_by_text(TEXT_TOKENS, logs(a=0.5, b=0.3, d=1e-6), "d", 2)
     assert row.ids.tolist() == [A, B, D]
-    assert row.cap == pytest.approx(0.3)
+    assert row.tail_max == pytest.approx(0.3)
 
 
 def test_a_list_that_names_no_token_at_all_is_no_row():

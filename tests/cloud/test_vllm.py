@@ -129,7 +129,7 @@ def test_scores_are_the_rows_of_the_span_and_the_row_after(reply):
     first, second, after = scores.rows
     assert first.ids.tolist() == [7, 1]
     assert second.ids.tolist() == [2, 3, 8]
-    assert second.cap == pytest.approx(math.exp(-2.0)), "the appended actual token does not lower the cap"
+    assert second.tail_max == pytest.approx(math.exp(-2.0)), "the appended actual token does not lower the cap"
     assert after.ids.tolist() == [4, 0]
     assert scores.usage == CloudUsage(4, 1, 3)
     assert scores.pieces[7] == "a"
@@ -143,7 +143,7 @@ def test_the_appended_token_of_a_generated_row_does_not_lower_the_cap():
 
     row = vllm.read_scores(SCORE, changed(append)).rows[2]
     assert row.ids.tolist() == [1, 0, 4]
-    assert row.cap == pytest.approx(math.exp(-2.5))
+    assert row.tail_max == pytest.approx(math.exp(-2.5))
 
 
 @each("field", ["usage", "something_else"])
@@ -262,4 +262,4 @@ def test_reading_a_row_gives_back_what_the_server_knew(seed, k, actual):
     assert dict(zip(row.ids.tolist(), row.logprobs.tolist(), strict=True)) == pytest.approx(
         {int(i): float(dense.logprobs[i]) for i in {actual, *(t for t, _ in dense.top(k))}}
     )
-    assert row.cap == pytest.approx(math.exp(dense.top(k)[-1][1]))
+    assert row.tail_max == pytest.approx(math.exp(dense.top(k)[-1][1]))

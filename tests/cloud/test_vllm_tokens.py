@@ -144,7 +144,7 @@ def test_scores_are_the_rows_of_the_span_with_the_candidates_own_values_and_the_
     first, second, after = scores.rows
     assert dict(zip(first.ids.tolist(), first.logprobs.tolist(), strict=True)) == {7: -0.5, 1: -1.5, 3: -3.0}
     assert second.ids.tolist() == [2, 3, 8], "the padding is nobody's"
-    assert second.cap == pytest.approx(math.exp(-2.0))
+    assert second.tail_max == pytest.approx(math.exp(-2.0))
     assert after.ids.tolist() == [3, 0]
     assert scores.usage == CloudUsage(3, 1, 0)
 
@@ -204,7 +204,7 @@ def test_ranks_decide_which_entries_of_a_written_row_are_the_likeliest():
     [row] = read_chunk(written((4, -7.0, 30), (1, -0.4, 1)), 2).rows
     assert row.ids.tolist() == [1, 4]
     assert row.num_listed == 1
-    assert row.cap == pytest.approx(math.exp(-0.4)), "nothing is known of the second likeliest"
+    assert row.tail_max == pytest.approx(math.exp(-0.4)), "nothing is known of the second likeliest"
 
 
 def test_a_probability_of_zero_is_not_listed_rather_than_minus_9999():

@@ -160,7 +160,7 @@ def test_rows_are_those_of_the_model_itself(reached, oracles, agree, name):
         )
         assert row.num_listed >= 1
         hidden = np.delete(expected.probs, row.ids)
-        assert hidden.size == 0 or hidden.max() <= row.cap * np.exp(tolerance().nats) + 1e-4, (
+        assert hidden.size == 0 or hidden.max() <= row.tail_max * np.exp(tolerance().nats) + 1e-4, (
             "no token is likelier than the cap"
         )
     assert scores.usage.prompt_tokens <= worst.prompt_tokens

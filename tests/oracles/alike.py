@@ -50,7 +50,7 @@ def assert_shown(row: TopK, expected: Dense) -> float:
     likely = expected.probs[row.ids] >= LIKELY
     error = float(np.abs(row.logprobs - expected.logprobs[row.ids])[likely].max())
     unseen = np.delete(expected.probs, row.ids).max()
-    assert unseen <= row.cap * np.exp(tolerance().nats) + ROUNDING, (unseen, row.cap)
+    assert unseen <= row.tail_max * np.exp(tolerance().nats) + ROUNDING, (unseen, row.tail_max)
     (best, first), (_, second) = expected.top(2)
     assert row.best == best or first - second <= tolerance().gap
     assert error <= tolerance().nats, error

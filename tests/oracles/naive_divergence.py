@@ -113,7 +113,7 @@ def poured(row, draft):
     for _ in range(200):
         level = (low + high) / 2
         with np.errstate(over="ignore"):
-            tail = np.minimum(row.cap, np.exp(level) * shape)
+            tail = np.minimum(row.tail_max, np.exp(level) * shape)
         low, high = (level, high) if tail.sum() < row.tail else (low, level)
     return completed(row, draft.num_tokens, tail)
 
@@ -122,7 +122,7 @@ def heaped(row, draft, order):
     """Fill the tail to the cap, one token after the other in this order, until the mass is used up."""
     tail, left = {}, row.tail
     for i in order:
-        tail[i] = min(row.cap, left)
+        tail[i] = min(row.tail_max, left)
         left -= tail[i]
     return completed(row, draft.num_tokens, [tail[i] for i in unseen(row, draft.num_tokens)])
 

@@ -105,7 +105,7 @@ def nearest(row, draft, partition):
     whole[row.ids] = row.probs
     low = np.array(summed(partition, whole))
     num = np.bincount(partition.labels[hidden], minlength=partition.num_concepts)
-    high = low + np.minimum(row.tail, row.cap * num)
+    high = low + np.minimum(row.tail, row.tail_max * num)
     masses = level(summed(partition, draft.probs), low, high, 1.0)
     for i in hidden:
         concept = partition.labels[i]
@@ -119,7 +119,7 @@ def test_the_lower_end_is_attained(case):
     target, draft, partition = case
     for row in each_of(rows(target)):
         whole = nearest(row, draft, partition)
-        assert max((whole[i] for i in unseen(row, target.num_tokens)), default=0.0) <= row.cap + NEAR
+        assert max((whole[i] for i in unseen(row, target.num_tokens)), default=0.0) <= row.tail_max + NEAR
         found = concept_kl(row, draft, partition).lower
         assert found == pytest.approx(naive_concept_kl(partition, whole, draft.probs), abs=NEAR)
 

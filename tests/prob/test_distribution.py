@@ -75,10 +75,10 @@ def test_a_row_shows_the_top_and_keeps_the_books(law, k):
     shown = [(i, lp) for i, lp in best_first(law)[:k] if lp > -1000]
     assert row.ids.tolist() == [i for i, _ in shown]
     assert row.logprobs.tolist() == [lp for _, lp in shown]
-    assert row.cap == pytest.approx(math.exp(shown[-1][1]))
+    assert row.tail_max == pytest.approx(math.exp(shown[-1][1]))
     unseen = [p for i, p in enumerate(law.probs.tolist()) if i not in row.ids]
     assert row.tail == pytest.approx(math.fsum(unseen), abs=1e-12)
-    assert max(unseen, default=0.0) <= row.cap
+    assert max(unseen, default=0.0) <= row.tail_max
 
 
 @given(laws(min_size=2), st.integers(1, 12), st.data())
@@ -86,7 +86,7 @@ def test_an_appended_token_is_known_but_says_nothing_about_the_others(law, k, da
     """Were the cap lowered to a token that is not of the top-k list, the bounds would exclude the truth."""
     actual = data.draw(st.integers(0, law.num_tokens - 1))
     plain, told = TopK.from_dense(law, k), TopK.from_dense(law, k, actual)
-    assert told.cap == plain.cap
+    assert told.tail_max == plain.tail_max
     assert told.best == plain.best
     if actual in plain.ids or law.probs[actual] == 0:
         assert told.ids.tolist() == plain.ids.tolist()
@@ -100,7 +100,7 @@ def test_sentinels_are_dropped_and_never_believed(sentinel):
     """Believed, one would set the cap to zero: a certificate that no other token can be meant."""
     row = TopK.from_lists({3: math.log(0.5), 4: sentinel, 5: math.log(0.25)}, (9, sentinel))
     assert row.ids.tolist() == [3, 5]
-    assert row.cap == pytest.approx(0.25)
+    assert row.tail_max == pytest.approx(0.25)
     assert row.tail == pytest.approx(0.25)
 
 
@@ -146,7 +146,7 @@ def test_any_numbers_at_all_become_a_row_or_a_bad_reply(top, own):
     except NotADistribution:
         return
     assert 0.0 <= row.tail <= 1.0
-    assert 0.0 <= row.cap <= 1.001
+    assert 0.0 <= row.tail_max <= 1.001
     assert row.probs.sum() <= 1.001
 
 

@@ -100,7 +100,7 @@ def test_both_ends_are_attained_where_the_cap_binds_on_more_than_64_tokens(slope
     draft = law(np.exp(-slope * np.arange(300)[::-1]))
     row = TopK.from_dense(target, 1)
     least = poured(row, draft)
-    assert slope == 0.0 or sum(p == row.cap for p in least) > 65
+    assert slope == 0.0 or sum(p == row.tail_max for p in least) > 65
     found = kl_divergence(row, draft)
     assert naive_kl(least, draft.probs) == pytest.approx(found.lower, abs=SLACK)
     assert inside(naive_kl(target.probs, draft.probs), found)
@@ -326,7 +326,7 @@ def test_where_the_unlikely_mass_of_padding_would_lie_does_not_leave_the_interva
     assert max(row.ids) < size
     room = np.zeros(size)
     hidden = unseen(row, size)
-    room[hidden] = row.cap - whole.probs[hidden]
+    room[hidden] = row.tail_max - whole.probs[hidden]
     outside = float(whole.probs[size:].sum())
     if room.sum() > outside:  # else rounding or a full list leaves it no place
         shares = room * np.random.default_rng(seed).dirichlet(np.full(size, 0.5))
@@ -342,7 +342,7 @@ def test_a_foreign_token_of_some_weight_stays_and_tells_that_the_models_differ(f
     assert (7 in found.ids) == kept
     assert (kl_divergence(found, law([0.5, 0.3, 0.2])).lower == math.inf) == kept
     if not kept:
-        assert (found.ids.tolist(), found.num_listed, found.cap) == ([0, 1, 2], 2, row.cap)
+        assert (found.ids.tolist(), found.num_listed, found.tail_max) == ([0, 1, 2], 2, row.tail_max)
 
 
 def test_a_row_within_the_vocabulary_is_itself():

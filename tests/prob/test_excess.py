@@ -64,7 +64,7 @@ def test_a_completion_attains_each_end_for_an_unseen_token(pair):
     for row, token, others in each_of((row, i, [j for j in left if j != i]) for row, left in missing for i in left):
         found = excess_loss(row, token)
         assert naive_excess(heaped(row, draft, [token, *others]), token) == pytest.approx(found.lower, abs=SLACK)
-        if row.cap * len(others) >= row.tail:
+        if row.tail_max * len(others) >= row.tail:
             assert naive_excess(heaped(row, draft, [*others, token]), token) > 30.0, "or what rounding leaves"
             assert found.upper == math.inf
 
@@ -74,13 +74,13 @@ def test_a_list_that_may_miss_its_best_token_leaves_the_excess_of_a_shown_one_op
     """``hidden`` may lie above the best that is shown: then some completion has another best."""
     row = TopK.from_lists({0: math.log(max(first, second)), 1: math.log(min(first, second))}, hidden=hidden)
     found, draft = excess_loss(row, 1), law([1.0] * size)
-    assume(row.cap * (size - 2) >= row.tail)  # else so few tokens may not hold it
+    assume(row.tail_max * (size - 2) >= row.tail)  # else so few tokens may not hold it
     least_known = naive_excess(completed(row, size, [row.tail / (size - 2)] * (size - 2)), 1)
     most_known = naive_excess(heaped(row, draft, range(2, size)), 1)
     assert inside(least_known, found)
     assert found.upper == pytest.approx(most_known, abs=SLACK)
     assert found.lower == pytest.approx(math.log(max(first, second) / min(first, second)), abs=SLACK)
-    least_unseen = max(0.0, math.log(max(first, second) / min(row.cap, row.tail)))
+    least_unseen = max(0.0, math.log(max(first, second) / min(row.tail_max, row.tail)))
     assert excess_loss(row, 2).lower == pytest.approx(least_unseen, abs=SLACK)
 
 

@@ -149,7 +149,7 @@ def test_an_interval_tells_the_noise_of_both_rows(measure):
     row = TopK(np.array([0, 1]), np.log(target[:2]), 0.3, 2, noise=0.25)
     for shown in (row, TopK(np.arange(3), np.log(target), 0.1, 3, noise=0.25)):
         assert interval(shown, Dense.from_logits(np.log(draft), noise=0.5)).noise == 0.75
-    silent = TopK(row.ids, row.logprobs, row.cap, 2)
+    silent = TopK(row.ids, row.logprobs, row.tail_max, 2)
     assert interval(silent, law(draft)).noise == 0.0
     assert (row.listed.noise, interval(row.listed, law(draft)).noise) == (0.25, 0.25)
 
@@ -159,7 +159,7 @@ def test_an_interval_tells_the_noise_of_both_rows(measure):
 def test_the_favourites_certificate_holds_for_every_target_within_the_noise(pair, k):
     target, _, noise, _ = pair
     exact = TopK.from_dense(law(target), k)
-    row = TopK(exact.ids, exact.logprobs, exact.cap, exact.num_listed, noise)
+    row = TopK(exact.ids, exact.logprobs, exact.tail_max, exact.num_listed, noise)
     found = favourite_certificate(row)
     for other in each_of(corners(target, noise)):
         moved = law(other)

@@ -183,7 +183,7 @@ def test_missing_tokens_can_share_the_tail_evenly(target, missing):
     """So the head is no looser than it must be: a completion shows it, if there are as many tokens unseen."""
     for row in each_of(rows(target)):
         places = len(unseen(row, target.num_tokens))
-        if places >= missing and row.tail >= 1e-6 and row.tail <= missing * row.cap:
+        if places >= missing and row.tail >= 1e-6 and row.tail <= missing * row.tail_max:
             even = [row.tail / missing] * missing + [0.0] * (places - missing)
             whole = Dense.from_probs(np.array(completed(row, target.num_tokens, even)))
             assert top_probs(row, row.ids.size + missing) == pytest.approx(

@@ -35,7 +35,7 @@ def test_a_row_of_this_vocabulary_is_read_as_it_was_written():
     row = TopK.from_lists({3: -0.5, 1: -1.5}, named={0: -4.0})
     read = row_from_json(told(row), WORDS)
     assert (read.ids.tolist(), read.logprobs.tolist()) == (row.ids.tolist(), row.logprobs.tolist())
-    assert (read.cap, read.num_listed, read.noise) == (row.cap, row.num_listed, row.noise)
+    assert (read.tail_max, read.num_listed, read.noise) == (row.tail_max, row.num_listed, row.noise)
 
 
 @each(

@@ -59,7 +59,7 @@ class BildRollback(SamplingJudge):
 def _least_surprise_nats(row: TopK, token: PendingToken) -> float:
     """Return -ln p of a token; of one that is not shown, the least that it can be."""
     shown = row.probs[row.ids == token.id]
-    most = float(shown[0]) if shown.size else row.cap
+    most = float(shown[0]) if shown.size else row.tail_max
     return -math.log(most) if most > 0.0 else math.inf
 
 
