@@ -31,7 +31,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class Drawn(Body):
+class SamplingFields(Body):
     """The fields of OpenAI's completions that say how to draw. One answer to each prompt is all there is."""
 
     model: str | None = None
@@ -68,7 +68,7 @@ class Drawn(Body):
         return Ask(ids, **(drawn | more))
 
 
-class Sampled(Drawn):
+class ExtendedSamplingFields(SamplingFields):
     """The same with what open models add: top-k, and a floor beside the likeliest token."""
 
     top_k: int = Field(0, ge=-1)

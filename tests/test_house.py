@@ -146,11 +146,6 @@ PROTOCOLS = {
     "hybrid/cloud": {"chat_route", "read_choice", "read_scores", "score_body", "write_body"},
     "server_stub": {"family"},
 }
-# Names that still stand for two functions of a room. The list only becomes shorter.
-SHARED_FUNCTIONS = {
-    "hybrid/cli": {"summary"},
-    "hybrid/lab": {"choose_arms", "compare", "draw_problems", "to_json"},
-}
 
 
 def public_functions(text: str) -> Iterator[str]:
@@ -171,7 +166,7 @@ def test_a_public_functions_name_stands_for_one_function_of_its_room():
             public_functions(path.read_text())
         )
     shared = {(room, name) for room, names in rooms.items() for name, num in names.items() if num > 1}
-    known = {(room, name) for each in (PROTOCOLS, SHARED_FUNCTIONS) for room, names in each.items() for name in names}
+    known = {(room, name) for room, names in PROTOCOLS.items() for name in names}
     assert not shared - known
 
 

@@ -15,9 +15,9 @@ import typer
 from hybrid.cli.exits import exit_codes
 from hybrid.cli.flags import Flags, takes_flags
 from hybrid.cli.show import Screen, tell_assumed
-from hybrid.cli.trace import Trace
+from hybrid.cli.trace import TraceWriter
 from hybrid.errors import UsageError, escape_controls
-from hybrid.policy.explanation import PlanExplanation, WorthChange, explain
+from hybrid.policy.explanation import PlanExplanation, SwitchPoint, explain
 from hybrid.record.events import Event, Finished, Planned
 from hybrid.settings.setting_info import SettingPlace
 from hybrid.settings.sources import CONFIG_FILE
@@ -124,7 +124,7 @@ def _changes(found: PlanExplanation) -> str:
     return f"would be {', '.join(told)}{at}" if told else "at any worth it would be the same"
 
 
-def _worth(found: PlanExplanation, change: WorthChange) -> str:
+def _worth(found: PlanExplanation, change: SwitchPoint) -> str:
     worth = found.worth_at(change)
     return f"{change.times:.3g} times its worth" if worth is None else f"--worth {worth:.{2 if worth < 100 else 0}f}"
 
@@ -231,7 +231,7 @@ async def _ask(prompt: str, flags: Flags, screen: Screen | None, *, explained: b
         msg = f"--explain tells what {acting} weigh, and the policy is {policy}: {instead}"
         raise UsageError(msg)
     explainer = Explainer() if explained else None
-    with closing(Trace(trace)) as file, closing(screen) if screen else nullcontext():
+    with closing(TraceWriter(trace)) as file, closing(screen) if screen else nullcontext():
         async with opener as client:
             for note in client.notes:
                 typer.echo(f"hybrid: {escape_controls(note)}", err=True)

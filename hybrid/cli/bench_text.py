@@ -59,7 +59,7 @@ Exit codes: 0 done, 1 output lost, 2 usage (the package is not installed), 3 mod
 """
 
 
-class TextPair(StrEnum):
+class RealDraftModel(StrEnum):
     """The local model of a pair."""
 
     q3 = "q3"
@@ -71,7 +71,7 @@ def text(
     num: Annotated[
         int | None, typer.Option("--num", "--n", help="Questions a section (30 to 300).", metavar="N", min=1)
     ] = None,
-    pair: Annotated[TextPair | None, typer.Option(help="One pair only.", show_default=False)] = None,
+    pair: Annotated[RealDraftModel | None, typer.Option(help="One pair only.", show_default=False)] = None,
     temperature: Annotated[
         float | None, typer.Option(help="One temperature only (default: 0, 0.7 and 1).", metavar="T", min=0.0)
     ] = None,
@@ -164,18 +164,18 @@ async def _measure_wordings(num: int, concepts: Path | None, report_progress: An
         world.partition = true if given is None else given
 
         async def tried(split: Any, arms: Any) -> Tried:
-            problems = room.draw_problems(split, num)
+            problems = room.problems_with_wordings(split, num)
             tell = lambda number: report_progress(f"{split} problem {number + 1} of {len(problems)}")  # noqa: E731
             return await room.try_arms(world, arms, problems, true, tell)
 
         arms = {arm.name: arm for rule in room.RULES for arm in room.arms_of(rule)}
         calibration = await tried("calibration", [*arms.values()])
         chosen = {
-            rule: [each for tariff in room.TARIFFS for each in room.choose_arms(calibration, rule, tariff)]
+            rule: [each for tariff in room.TARIFFS for each in room.best_arms(calibration, rule, tariff)]
             for rule in room.RULES
         }
         named = dict.fromkeys([*room.DEFAULTS, *(each.arm for rule in room.RULES for each in chosen[rule])])
         test = await tried("test", [arms[name] for name in named])
-        compared = await room.compare_tokens(world, room.draw_problems("test", num), true)
+        compared = await room.compare_tokens(world, room.problems_with_wordings("test", num), true)
         pairs = room.count_pairs(world.partition, true, room.words_of(world.local))
     return {"pairs": pairs.to_json(), "compared": compared.to_json()} | room.wordings_report(calibration, test, chosen)

@@ -24,8 +24,8 @@ from hybrid.prob import Floats
 from hybrid.record.conversation import words_of
 from hybrid.run.text_rows import Writer
 from hybrid.tasks.statistics import Resamples, estimate, ratio
-from hybrid.tune.bought import BoughtQuestion, BoughtText
 from hybrid.tune.forecasts import left_by, lost_by, order_scores, plan_all
+from hybrid.tune.labels import LabelledAnswers, LabelledText
 from hybrid.tune.play import Play, greedy_policy
 from hybrid.types import Sampling
 
@@ -40,14 +40,14 @@ def bought_grid(name: str, questions: Sequence[GradedQuestion]) -> Grid:
 async def try_buying(world: World, question: GradedQuestion, _: Sampling, __: CheckAnswer) -> Record:
     """Buy one problem's labels."""
     found = {each: await world.text_rows(question.text, each, question.max_tokens) for each in get_args(Writer)}
-    return {each: BoughtText.of_rows(words_of(question.text), rows).to_json() for each, rows in found.items()}
+    return {each: LabelledText.of_rows(words_of(question.text), rows).to_json() for each, rows in found.items()}
 
 
 def add_forecasts(report: dict[str, Any], ground: GroundRecords, texts: Sequence[Mapping[str, Any]]) -> None:
     """Add what is told from labels to the report of a test half. ``texts``: those of the ground's first questions."""
     num = max(each for each in ground.fitted if each <= len(texts))
-    read, wider = BoughtText.from_json, (1.0 + num / report["facts"]["questions"]) ** 0.5
-    questions, resamples = [BoughtQuestion(read(e["local"]), read(e["cloud"])) for e in texts[:num]], Resamples(num)
+    read, wider = LabelledText.from_json, (1.0 + num / report["facts"]["questions"]) ** 0.5
+    questions, resamples = [LabelledAnswers(read(e["local"]), read(e["cloud"])) for e in texts[:num]], Resamples(num)
     most = resamples.sums(lost_by(questions, ground.fitted[num]))
     for tariff, tried in report["tariffs"].items():
         of, tried["forecasts"] = PricedQuestions(ground.records[:num], TARIFFS[tariff]), []
@@ -65,7 +65,7 @@ def add_forecasts(report: dict[str, Any], ground: GroundRecords, texts: Sequence
 
 
 def _followed(
-    questions: Sequence[BoughtQuestion], calibration: Calibration, of: PricedQuestions, dials: Mapping[str, float]
+    questions: Sequence[LabelledAnswers], calibration: Calibration, of: PricedQuestions, dials: Mapping[str, float]
 ) -> Iterator[tuple[str, Floats, Floats, Floats]]:
     """Yield each policy, what it leaves of each question's loss, what it pays, and whether it mends it; shapes (N,)."""
     policies = {

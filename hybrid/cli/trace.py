@@ -79,7 +79,7 @@ replay.__doc__ = f"{replay.__doc__}\n{EPILOG}"
 MOST_FIRST_BYTES = 100
 
 
-class Trace:
+class TraceWriter:
     """A trace file, or nothing where none is wanted. A disk that fills up ends the trace, never the answer."""
 
     def __init__(self, path: Path | None) -> None:
@@ -187,11 +187,11 @@ def _print(log: AnswerLog) -> None:
     for token in log.state.tokens:
         text.append(escape_controls(token.text), marks.style(provenance(token.source, token.how), token.model))
     out.print(text)
-    for line in summary(log):
+    for line in trace_lines(log):
         out.print(marks.mark(Text(escape_controls(line), "dim")))
 
 
-def summary(log: AnswerLog) -> list[str]:
+def trace_lines(log: AnswerLog) -> list[str]:
     """Return what is to be said of a recorded answer, a line each."""
     state, head, tokens = log.state, log.head, log.state.tokens
     counts, answer = head["counts"], head["answer"]

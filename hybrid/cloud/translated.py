@@ -38,9 +38,9 @@ from hybrid.cloud.port import (
 from hybrid.cloud.translation import (
     ExactSplitter,
     ReadableVocabulary,
-    Reading,
     RowTranslator,
-    TextWriter,
+    StreamRetokenizer,
+    TokenizedAnswer,
     follow,
     whole_characters,
 )
@@ -128,7 +128,7 @@ class RenumberedCloud:
 MOST_REMEMBERED = 64
 
 
-class ChatWords(ReadableVocabulary, Protocol):
+class ChatTokenizer(ReadableVocabulary, Protocol):
     """A vocabulary, and conversations as its model reads them."""
 
     def render(self, messages: Sequence[Message]) -> Ids:
@@ -141,7 +141,7 @@ class _Spelled:
     """A question in the endpoint's words: the prompt, the answer's tokens, and what of them stands (bytes)."""
 
     prompt: Ids
-    reading: Reading
+    reading: TokenizedAnswer
     text: bytes
     shown: int
 
@@ -153,7 +153,7 @@ class TranslatedCloud:
     that is asked twice would be answered from what came of it the first time.
     """
 
-    def __init__(self, inner: Cloud, theirs: ChatWords, ours: Vocabulary) -> None:
+    def __init__(self, inner: Cloud, theirs: ChatTokenizer, ours: Vocabulary) -> None:
         """Take the endpoint, which is asked in its own tokens."""
         self._inner = inner
         self._words = theirs
@@ -161,13 +161,13 @@ class TranslatedCloud:
         self._rows = RowTranslator(theirs, self._ours)
         self._max_context: int | None = None
         self._prompts: OrderedDict[Ids, Ids] = OrderedDict()
-        self._reading = Reading()
+        self._reading = TokenizedAnswer()
         self._spelled: OrderedDict[tuple[Ids, Ids], _Spelled] = OrderedDict()
 
     def for_answer(self) -> TranslatedCloud:
         """Return the same endpoint for one answer, of which nothing was read yet."""
         own = copy(self)
-        own._reading, own._spelled = Reading(), OrderedDict()
+        own._reading, own._spelled = TokenizedAnswer(), OrderedDict()
         return own
 
     async def connect(self, probe: str, probe_ids: Ids, asked_at: float | None = None) -> Capabilities:  # noqa: ARG002
@@ -198,7 +198,7 @@ class TranslatedCloud:
     ) -> AsyncGenerator[Chunk, None]:
         """Stream a continuation in local tokens; what is owed comes first."""
         spelled, asked = self._spell(question), self._write_question(question)
-        writer = TextWriter(self._rows, self._ours, spelled.reading, spelled.text)
+        writer = StreamRetokenizer(self._rows, self._ours, spelled.reading, spelled.text)
         owed = writer.owed()
         if len(owed.ids) >= question.limit:
             yield replace(owed, finish="length", usage=NO_USAGE)
@@ -260,7 +260,7 @@ class TranslatedCloud:
         _keep(self._spelled, key, spelled)
         return spelled
 
-    def _kept(self, last: Reading, text: bytes, shown: int, *, whole: bool) -> Reading:
+    def _kept(self, last: TokenizedAnswer, text: bytes, shown: int, *, whole: bool) -> TokenizedAnswer:
         """Return what holds of the last reading; ``whole``: nothing may be longer than the text."""
         pieces = [*map(self._words.piece, last.ids)]
         favourites = {place: self._rows.piece_of(token) or b"" for place, token in last.favourites.items()}
@@ -284,7 +284,7 @@ class TranslatedCloud:
 
     # ---- rows in our words -------------------------------------------------------------------------------------------
 
-    def _with_rows(self, reading: Reading, rows: dict[int, TopK], text: bytes) -> Reading:
+    def _with_rows(self, reading: TokenizedAnswer, rows: dict[int, TopK], text: bytes) -> TokenizedAnswer:
         """Return a reading with rows, and with which of its tokens are their own choice."""
         favourites = {place: row.best for place, row in rows.items()}
         own, covered = [*reading.own], -1
@@ -300,7 +300,7 @@ class TranslatedCloud:
         known = {**reading.favourites, **favourites}
         return replace(reading, own=tuple(own), rows={**reading.rows, **rows}, favourites=known)
 
-    def _rows_of(self, question: ScoreQuestion, spelled: _Spelled, reading: Reading) -> list[TextRow]:
+    def _rows_of(self, question: ScoreQuestion, spelled: _Spelled, reading: TokenizedAnswer) -> list[TextRow]:
         """Return the rows at the draft's tokens, up to the first place of which none is known."""
         drafted: list[int | None] = [*question.span, *([None] if question.after else [])]
         rows: list[TextRow] = []

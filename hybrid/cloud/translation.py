@@ -15,7 +15,7 @@ from typing import Protocol
 
 from hybrid.cloud.port import Chunk
 from hybrid.errors import VocabularyMismatch
-from hybrid.prob import Reach, Spelling, TextRow, TopK
+from hybrid.prob import OffsetRow, TextRow, TokenBytes, TopK
 from hybrid.types import Ids, Vocabulary
 
 # Bytes to tokens and back to the same bytes, in any vocabulary: what a piece of a text is, without the rest of it.
@@ -33,9 +33,9 @@ class ExactSplitter:
         self.words = words
 
     @cached_property
-    def spelling(self) -> Spelling:
+    def spelling(self) -> TokenBytes:
         """The tokens by their bytes; read once, when first needed."""
-        return Spelling(tuple(map(self.words.piece, range(self.words.num_tokens))), self.words.end_ids)
+        return TokenBytes(tuple(map(self.words.piece, range(self.words.num_tokens))), self.words.end_ids)
 
     def bytes_of(self, ids: Ids) -> bytes:
         """Return what tokens spell; those that end a text spell nothing."""
@@ -94,7 +94,7 @@ RECENT = 512
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class TokenizedAnswer:
     """T tokens of an answer in another vocabulary. ``ends``: the byte at which each ends. ``own``: its own way.
 
     ``rows``: by the number of tokens before it, the row that stands there, where it is known; ``favourites``: the
@@ -115,31 +115,31 @@ class Reading:
         """Return how many tokens end at or before a byte."""
         return bisect_right(self.ends, offset)
 
-    def keep(self, num: int) -> Reading:
+    def keep(self, num: int) -> TokenizedAnswer:
         """Return the first tokens, with what is known of their places and the one after them."""
         rows = {place: row for place, row in self.rows.items() if place <= num}
         favourites = {place: token for place, token in self.favourites.items() if place <= num}
-        return Reading(self.ids[:num], self.ends[:num], self.own[:num], rows, favourites)
+        return TokenizedAnswer(self.ids[:num], self.ends[:num], self.own[:num], rows, favourites)
 
-    def recent(self) -> Reading:
+    def recent(self) -> TokenizedAnswer:
         """Return it with no more than what is known of its last places."""
         least = len(self.ids) - RECENT
         rows = {place: row for place, row in self.rows.items() if place >= least}
         return replace(self, rows=rows, favourites={at: token for at, token in self.favourites.items() if at >= least})
 
-    def extend(self, ids: Ids, sizes: tuple[int, ...], *, own: bool) -> Reading:
+    def extend(self, ids: Ids, sizes: tuple[int, ...], *, own: bool) -> TokenizedAnswer:
         """Return it with more tokens, of so many bytes each."""
         ends, end = [*self.ends], self.start(len(self.ids))
         for size in sizes:
             end += size
             ends.append(end)
         more = (own,) * len(ids)
-        return Reading(self.ids + ids, tuple(ends), self.own + more, {**self.rows}, {**self.favourites})
+        return TokenizedAnswer(self.ids + ids, tuple(ends), self.own + more, {**self.rows}, {**self.favourites})
 
 
 def follow(
-    reading: Reading, pieces: list[bytes], favourite_pieces: dict[int, bytes], text: bytes, shown: int
-) -> Reading:
+    reading: TokenizedAnswer, pieces: list[bytes], favourite_pieces: dict[int, bytes], text: bytes, shown: int
+) -> TokenizedAnswer:
     """Return how much of an earlier reading holds for a text, whose first ``shown`` bytes stand.
 
     ``pieces``: what the reading's tokens spell; ``favourite_pieces``: what the favourites of its places do. The tokens
@@ -190,7 +190,7 @@ class RowTranslator:
         """Return what one of their tokens spells; None: it ends the text."""
         return None if token in self._theirs.end_ids else self._theirs.piece(token)
 
-    def row_at(self, reading: Reading, text: bytes, offset: int, token: int | None) -> TextRow | None:
+    def row_at(self, reading: TokenizedAnswer, text: bytes, offset: int, token: int | None) -> TextRow | None:
         """Return the row that stands at a byte, for a draft that has ``token`` there; None: it is not known.
 
         What goes on from there are their tokens that begin at the last place that they came to by their own choice, or
@@ -210,7 +210,9 @@ class RowTranslator:
         beyond = self._beyond(reading, text, offset, token)
         return TextRow.after(reaches, self._ours.spelling, best, reading.rows[place].noise, beyond)
 
-    def _beyond(self, reading: Reading, text: bytes, offset: int, token: int | None) -> dict[bytes, dict[bytes, float]]:
+    def _beyond(
+        self, reading: TokenizedAnswer, text: bytes, offset: int, token: int | None
+    ) -> dict[bytes, dict[bytes, float]]:
         """Return what the rows inside a drafted token tell, by the bytes before them."""
         if token is None or token in self._ends:
             return {}
@@ -221,11 +223,11 @@ class RowTranslator:
             place += 1
         return found
 
-    def _reaches(self, reading: Reading, text: bytes, places: range, offset: int) -> list[Reach]:
+    def _reaches(self, reading: TokenizedAnswer, text: bytes, places: range, offset: int) -> list[OffsetRow]:
         """Return what the rows at some places tell of a byte, each by how likely a token begins there."""
         starts = {reading.start(place): place for place in places}
         weights = dict.fromkeys(places, 0.0) | {places.start: 1.0}
-        reaches: list[Reach] = []
+        reaches: list[OffsetRow] = []
         for place in places:
             start, weight = reading.start(place), weights[place]
             if (row := reading.rows.get(place)) is None:  # as it was read, then
@@ -237,7 +239,7 @@ class RowTranslator:
                 if piece and after is not None and text.startswith(piece, start):
                     weights[after] += weight * mass
             read = text[start:offset]
-            reaches.append(Reach(weight, read, masses, ending, row.tail + unread, offset in starts))
+            reaches.append(OffsetRow(weight, read, masses, ending, row.tail + unread, offset in starts))
         return reaches
 
     def _by_bytes(self, row: TopK) -> tuple[dict[bytes, float], float, float]:
@@ -254,7 +256,9 @@ class RowTranslator:
                 masses[piece] = masses.get(piece, 0.0) + probability
         return masses, ending, unread
 
-    def _greedy(self, reading: Reading, text: bytes, places: range, offset: int, reaches: list[Reach]) -> bytes | None:
+    def _greedy(
+        self, reading: TokenizedAnswer, text: bytes, places: range, offset: int, reaches: list[OffsetRow]
+    ) -> bytes | None:
         """Return what their most likely text goes on with at a byte; nothing: a row that is not known would tell.
 
         None: it ends there, or what was read is not its beginning and nothing shown goes on so.
@@ -269,7 +273,7 @@ class RowTranslator:
         others = [pair for reach in reaches for pair in reach.going_on.items()]
         return max(others, key=lambda pair: pair[1], default=(None, 0.0))[0]
 
-    def _best(self, greedy: bytes | None, reading: Reading, place: int, offset: int, token: int | None) -> int:
+    def _best(self, greedy: bytes | None, reading: TokenizedAnswer, place: int, offset: int, token: int | None) -> int:
         """Return the token of ours with which their text goes on: the drafted one, where that is its beginning."""
         if greedy is None:
             ended = reading.favourites[place] in self._theirs.end_ids and reading.start(place) == offset
@@ -289,10 +293,10 @@ class RowTranslator:
         return self._ours.split(greedy)[0]
 
 
-class TextWriter:
+class StreamRetokenizer:
     """Turns what the endpoint writes into local tokens, as it comes."""
 
-    def __init__(self, rows: RowTranslator, ours: ExactSplitter, reading: Reading, text: bytes) -> None:
+    def __init__(self, rows: RowTranslator, ours: ExactSplitter, reading: TokenizedAnswer, text: bytes) -> None:
         """Take how their model has read an answer, which may be further than its text goes."""
         self._rows = rows
         self._ours = ours

@@ -9,7 +9,7 @@ from hybrid.defer.calibration import (
     score_from_json,
     score_to_json,
 )
-from hybrid.defer.dials import FLOOR, RAISED_FLOOR, RoutedQuestions, floor_coin
+from hybrid.defer.dials import FLOOR, RAISED_FLOOR, QuestionCosts, floor_coin
 from hybrid.defer.learned import LearnedScore
 from hybrid.defer.online import OnlineLearner
 from hybrid.defer.outcome import DraftOutcome, DraftPlace, LabelledDraft, LabelledQuestion
@@ -22,10 +22,10 @@ from hybrid.defer.score import (
     PriorScore,
     QuestionForecast,
     Score,
-    ScoreOver,
+    ScoreWrapper,
 )
 from hybrid.defer.signals import STATISTICS, CriticNumbers, DraftSignals, mean_surprise, statistics
-from hybrid.defer.words import BUCKETS, NOTHING_FAMILIAR, Familiarity, NearestByWord, word_buckets
+from hybrid.defer.words import BUCKETS, NOTHING_FAMILIAR, NearestByWord, NoveltyScore, word_buckets
 
 __all__ = [
     "BUCKETS",
@@ -44,7 +44,6 @@ __all__ = [
     "DraftOutcome",
     "DraftPlace",
     "DraftSignals",
-    "Familiarity",
     "Forecast",
     "KeptScore",
     "LabelledDraft",
@@ -52,12 +51,13 @@ __all__ = [
     "LearnedScore",
     "LossKind",
     "NearestByWord",
+    "NoveltyScore",
     "OnlineLearner",
     "PriorScore",
+    "QuestionCosts",
     "QuestionForecast",
-    "RoutedQuestions",
     "Score",
-    "ScoreOver",
+    "ScoreWrapper",
     "floor_coin",
     "mean_surprise",
     "score_from_json",

@@ -195,7 +195,7 @@ BEYOND = 4.0
 
 
 @dataclass(frozen=True, eq=False)
-class RoutedQuestions:
+class QuestionCosts:
     """Calibration questions and what the cloud alone takes for each, in any one unit. Shapes (N,), N at least 1.
 
     ``told`` and ``excess``: the mean excess loss of a draft's tokens in nats, as forecast and as it was. ``expected``:
@@ -222,7 +222,7 @@ class RoutedQuestions:
             raise ValueError("a dial needs drafts that lose something, and prices above 0")
 
     @classmethod
-    def of(cls, questions: Sequence[CalibrationQuestion], expected: Floats, paid: Floats) -> RoutedQuestions:
+    def of(cls, questions: Sequence[CalibrationQuestion], expected: Floats, paid: Floats) -> QuestionCosts:
         """Take a calibration's questions with their prices."""
         told = np.array([each.excess_told for each in questions], dtype=np.float64)
         return cls(told, np.array([each.excess for each in questions], dtype=np.float64), expected, paid)

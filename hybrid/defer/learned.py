@@ -23,7 +23,7 @@ from hybrid.defer.logistic import LinearModel, sigmoid
 from hybrid.defer.packed import pack_floats, pack_ints, read_number, unpack_floats, unpack_ints
 from hybrid.defer.score import Forecast, QuestionForecast
 from hybrid.defer.signals import DraftSignals, mean_surprise
-from hybrid.defer.words import NOTHING_FAMILIAR, Familiarity
+from hybrid.defer.words import NOTHING_FAMILIAR, NoveltyScore
 from hybrid.prob import Floats
 
 # Boosted trees as arrays, read by numpy: whoever runs them needs no library that fits trees.
@@ -131,7 +131,7 @@ class LearnedScore:
     hazard: BoostedTrees | LinearModel
     excess: ExcessLine
     recalibration: tuple[float, float] = (0.0, 1.0)
-    familiarity: Familiarity = NOTHING_FAMILIAR
+    familiarity: NoveltyScore = NOTHING_FAMILIAR
     critic: str | None = None
 
     def forecast(self, signals: DraftSignals) -> Forecast:
@@ -179,7 +179,7 @@ class LearnedScore:
             BoostedTrees.from_json(hazard) if "roots" in hazard else LinearModel.from_json(hazard),
             ExcessLine(*(read_number(each) for each in kept["excess"])),
             (bias, slope),
-            Familiarity.from_json(kept["familiarity"]),
+            NoveltyScore.from_json(kept["familiarity"]),
             None if kept.get("critic") is None else str(kept["critic"]),
         )
 

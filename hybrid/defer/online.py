@@ -19,8 +19,8 @@ from hybrid.defer.dials import (
     FLOOR,
     RAISED_FLOOR,
     RAISED_QUESTIONS,
+    QuestionCosts,
     RiskQuestion,
-    RoutedQuestions,
     decided_questions,
     floor_after,
     raised_for,
@@ -130,7 +130,7 @@ class OnlineLearner:
         usual = float(np.mean([*costs, whole_cost]))
         told = np.array([*PRIOR_SURPRISES, *[each.surprise for each in last]])
         alone = np.array([*[usual] * len(PRIOR_SURPRISES), *costs])
-        routed = RoutedQuestions(told, told, alone, alone)
+        routed = QuestionCosts(told, told, alone, alone)
         return routed.worth_at_bill(HALF) * float(alone.mean()) / routed.mean_excess
 
     def risk_cutoff(self, level: float) -> float:

@@ -17,7 +17,7 @@ from hybrid.defer.logistic import SparseRows, fit_logistic, logit_of, sigmoid
 from hybrid.defer.outcome import DraftOutcome
 from hybrid.defer.packed import read_number, read_numbers, scatter
 from hybrid.defer.signals import STATISTICS, DraftSignals, mean_surprise, statistics
-from hybrid.defer.words import BUCKETS, NOTHING_FAMILIAR, Familiarity
+from hybrid.defer.words import BUCKETS, NOTHING_FAMILIAR, NoveltyScore
 from hybrid.prob import Floats
 
 
@@ -74,7 +74,7 @@ class Score(Protocol):
         ...
 
     @property
-    def familiarity(self) -> Familiarity:
+    def familiarity(self) -> NoveltyScore:
         """The words of the questions that it was fitted to."""
         ...
 
@@ -105,7 +105,7 @@ class PriorScore:
     """
 
     kind: ClassVar[str] = "prior"
-    familiarity: ClassVar[Familiarity] = NOTHING_FAMILIAR
+    familiarity: ClassVar[NoveltyScore] = NOTHING_FAMILIAR
     critic: ClassVar[str | None] = None
     judge: str
     chance: float = PRIOR_CHANCE
@@ -161,21 +161,25 @@ class Correction:
     are measured from one by the other.
     """
 
-    familiarity: Familiarity
+    familiarity: NoveltyScore
     weights: Floats
     center: Floats
     scale: Floats
     spread: Floats
 
     @classmethod
-    def none(cls, familiarity: Familiarity) -> Correction:
+    def none(cls, familiarity: NoveltyScore) -> Correction:
         """Correct nothing but strange questions: there are no labels."""
         num = WIDTH - 1
         return cls(familiarity, np.zeros(BUCKETS + WIDTH), np.zeros(num), np.ones(num), np.zeros((WIDTH, WIDTH)))
 
     @classmethod
     def fit(
-        cls, labelled: Sequence[DraftOutcome], familiarity: Familiarity, num_questions: int, start: Floats | None = None
+        cls,
+        labelled: Sequence[DraftOutcome],
+        familiarity: NoveltyScore,
+        num_questions: int,
+        start: Floats | None = None,
     ) -> Correction:
         """Fit drafts with verdicts, at least one. ``familiarity``, ``num_questions``: of the score's calibration."""
         numbers = np.array([_logs(np.array(each.statistics)) for each in labelled])
@@ -227,10 +231,10 @@ class Correction:
         center, scale, spread = (read_numbers(kept[name]) for name in ("center", "scale", "spread"))
         if (center.shape, scale.shape, spread.shape) != ((WIDTH - 1,), (WIDTH - 1,), (WIDTH, WIDTH)):
             raise ValueError("a correction of other statistics")
-        return cls(Familiarity.from_json(kept["familiarity"]), weights, center, scale, spread)
+        return cls(NoveltyScore.from_json(kept["familiarity"]), weights, center, scale, spread)
 
 
-class ScoreOver:
+class ScoreWrapper:
     """What a score answers as the one that it stands over."""
 
     score: Score
@@ -246,13 +250,13 @@ class ScoreOver:
         return self.score.critic
 
     @property
-    def familiarity(self) -> Familiarity:
+    def familiarity(self) -> NoveltyScore:
         """The words of all questions that were seen."""
         return self.score.familiarity
 
 
 @dataclass(frozen=True, eq=False)
-class CorrectedScore(ScoreOver):
+class CorrectedScore(ScoreWrapper):
     """A score with what was learned online on top."""
 
     kind: ClassVar[str] = "corrected"
@@ -260,7 +264,7 @@ class CorrectedScore(ScoreOver):
     correction: Correction
 
     @property
-    def familiarity(self) -> Familiarity:
+    def familiarity(self) -> NoveltyScore:
         """The words of all questions that were seen."""
         return self.correction.familiarity
 

@@ -58,14 +58,14 @@ SMALLEST = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Familiarity:
+class NoveltyScore:
     """How many questions with each bucket were seen, shape (BUCKETS,), and how novel a usual one of them is."""
 
     counts: Floats
     usual: float = USUAL_NOVELTY
 
     @classmethod
-    def of(cls, questions: Sequence[tuple[int, ...]]) -> Familiarity:
+    def of(cls, questions: Sequence[tuple[int, ...]]) -> NoveltyScore:
         """Count the words of questions, each given as its ``word_buckets``."""
         counts = _counts(questions)
         if len(questions) < FEWEST_QUESTIONS:
@@ -73,15 +73,15 @@ class Familiarity:
         among_others = [_novelty(counts, words, itself=1) for words in questions]
         return cls(counts, max(float(np.quantile(among_others, USUAL_SHARE)), 1.0 / len(questions)))
 
-    def and_seen(self, questions: Iterable[tuple[int, ...]], weight: float = 1.0) -> Familiarity:
+    def and_seen(self, questions: Iterable[tuple[int, ...]], weight: float = 1.0) -> NoveltyScore:
         """Count more questions, each as so many. What is usual stays."""
-        return Familiarity(self.counts + weight * _counts(questions), self.usual)
+        return NoveltyScore(self.counts + weight * _counts(questions), self.usual)
 
-    def only(self, words: tuple[int, ...]) -> Familiarity:
+    def only(self, words: tuple[int, ...]) -> NoveltyScore:
         """Forget all but a question's own buckets: it is as strange as before."""
         counts = np.zeros(BUCKETS)
         counts[list(words)] = self.counts[list(words)]
-        return Familiarity(counts, self.usual)
+        return NoveltyScore(counts, self.usual)
 
     def novelty(self, words: tuple[int, ...]) -> float:
         """Return the root mean square of 1 / (1 + questions seen) over a question's buckets: 1 if none was seen."""
@@ -101,7 +101,7 @@ class Familiarity:
         return {"buckets": seen.tolist(), "counts": self.counts[seen].tolist(), "usual": self.usual}
 
     @classmethod
-    def from_json(cls, kept: Mapping[str, Any]) -> Familiarity:
+    def from_json(cls, kept: Mapping[str, Any]) -> NoveltyScore:
         """Read what ``to_json`` gave. Raises ValueError, KeyError or TypeError."""
         counts = scatter(kept["buckets"], read_numbers(kept["counts"]), BUCKETS)
         if (counts < 0.0).any():
@@ -109,7 +109,7 @@ class Familiarity:
         return cls(counts, read_number(kept["usual"], SMALLEST))
 
 
-NOTHING_FAMILIAR = Familiarity(np.zeros(BUCKETS))
+NOTHING_FAMILIAR = NoveltyScore(np.zeros(BUCKETS))
 
 
 def _counts(questions: Iterable[tuple[int, ...]]) -> Floats:

@@ -24,8 +24,8 @@ from hybrid.engine.gguf_header import first_shard, read_model
 from hybrid.engine.local_memory import DEFAULT_KV_TYPE, KV_TYPES, KvCacheSize, LocalMemory, Placement, gpu_devices
 from hybrid.engine.model_check import check_model
 from hybrid.engine.native import (
+    DecodeQueue,
     MappedFiles,
-    Turns,
     default_threads,
     forget_errors,
     last_error,
@@ -81,7 +81,7 @@ class Weights(LlamaVocabulary):
             self._files.close()
             raise
         super().__init__(self._model, self.path.name)
-        self._turns: Turns = beside._turns if beside else Turns()
+        self._turns: DecodeQueue = beside._turns if beside else DecodeQueue()
 
     def _load(self, gpu_layers: int | None) -> tuple[Any, Placement]:
         """Return llama.cpp's model, and what of it lies on a GPU. Raises EngineError."""
@@ -217,7 +217,7 @@ def _or_smaller(weights: Weights) -> str:
 class LlamaEngine:
     """One context: a cache over shared weights. Driven by one thread at a time."""
 
-    def __init__(self, weights: Weights, num_context: int, threads: int, turns: Turns | None = None) -> None:
+    def __init__(self, weights: Weights, num_context: int, threads: int, turns: DecodeQueue | None = None) -> None:
         """Open the context; its decodes come in ``turns``, if any. Raises EngineError where there is no memory."""
         params = ll.llama_context_default_params()
         params.n_ctx = _fitting_length(weights, num_context or weights.default_length)
@@ -248,7 +248,7 @@ class LlamaEngine:
         """Tokens decoded so far, those decoded again included."""
         self.prompt_block = CHUNK if weights._on_gpu else PROMPT_BLOCK
         self.waited_s = 0.0
-        self._turns = turns or Turns()
+        self._turns = turns or DecodeQueue()
         self._states = self._recurrent_states()
         self._turns.join()
 

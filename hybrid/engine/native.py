@@ -24,8 +24,8 @@ from hybrid.errors import EngineError, to_one_line
 
 __all__ = [
     "EXIT_ENGINE",
+    "DecodeQueue",
     "MappedFiles",
-    "Turns",
     "default_threads",
     "end_process",
     "forget_errors",
@@ -189,7 +189,7 @@ def safe_model_params() -> ll.llama_model_params:
 # asked for; an exception reaches whoever asked, and nobody else. It knows nothing of llama.cpp.
 
 
-class Turns:
+class DecodeQueue:
     """Runs decodes one after another: on the caller's thread while there is one context, else on a thread of its own.
 
     llama.cpp's OpenMP keeps a team of threads for every thread that has decoded, and idle teams spin. So contexts that

@@ -116,7 +116,7 @@ def _read_along(
         return {name: tuple(map(excess, prompts, trial.answers)) for name, trial in trials.items()}
 
 
-def to_json(found: RealComparison) -> dict[str, Any]:
+def real_to_json(found: RealComparison) -> dict[str, Any]:
     """Return plain data for ``json.dumps``."""
     trials = found.trials
     ratios = {arm.name: found.bill_ratio(arm.name) for arm in HYBRIDS}

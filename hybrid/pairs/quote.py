@@ -16,7 +16,7 @@ from hybrid.cloud.probe_result import ProbeResult
 from hybrid.defer import CalibrationQuestion
 from hybrid.pairs.profile import JudgedTokens
 from hybrid.policy import Policy
-from hybrid.policy.explanation import AskingExpectation, expect, planned_outcomes
+from hybrid.policy.explanation import ExpectedUsage, expect, planned_outcomes
 from hybrid.policy.planning import Planner
 from hybrid.spend import CheckRates, Price, as_percent, as_usd
 
@@ -192,7 +192,7 @@ class AutoQuote:
     policy: str = "auto"
 
     @cached_property
-    def expected(self) -> AskingExpectation | None:
+    def expected(self) -> ExpectedUsage | None:
         """What is to be expected; None: nothing is known of the pair."""
         return expect(planned_outcomes(self.questions, self.planner), self.planner.question.turned_down)
 

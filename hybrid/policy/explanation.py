@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from hybrid.defer import CalibrationQuestion, DraftSignals, Forecast, QuestionForecast
-from hybrid.defer.words import NOTHING_FAMILIAR, Familiarity
+from hybrid.defer.words import NOTHING_FAMILIAR, NoveltyScore
 from hybrid.policy.plan import DraftPlan, PlanAction, PlanCosts, Worth
 from hybrid.policy.planning import Planner
 from hybrid.prob import Floats
@@ -52,7 +52,7 @@ class PlannedOutcome:
 
 
 @dataclass(frozen=True)
-class AskingExpectation:
+class ExpectedUsage:
     """The chance that a question is asked about at all, and its bill as a share of what the cloud alone takes."""
 
     asks: float
@@ -60,12 +60,12 @@ class AskingExpectation:
 
 
 @dataclass(frozen=True)
-class ToldScore:
+class ConstantScore:
     """A score that tells of any draft what was told of one calibration question's."""
 
     judge: str
     question: CalibrationQuestion
-    familiarity: Familiarity = NOTHING_FAMILIAR
+    familiarity: NoveltyScore = NOTHING_FAMILIAR
     critic: str | None = None
 
     def forecast(self, signals: DraftSignals) -> Forecast:
@@ -84,7 +84,7 @@ def planned_outcomes(questions: Sequence[CalibrationQuestion], planner: Planner)
     return tuple(_outcome(each, planner) for each in questions)
 
 
-def expect(outcomes: Sequence[PlannedOutcome], turned_down: float) -> AskingExpectation | None:
+def expect(outcomes: Sequence[PlannedOutcome], turned_down: float) -> ExpectedUsage | None:
     """Return what to expect of a question whose draft is turned down with a chance. None where no outcome is known."""
     if not outcomes:
         return None
@@ -93,7 +93,7 @@ def expect(outcomes: Sequence[PlannedOutcome], turned_down: float) -> AskingExpe
         float(weights @ np.array(column))
         for column in zip(*((each.action != "keep", each.paid, each.alone) for each in outcomes), strict=True)
     )
-    return AskingExpectation(asks, paid / alone)
+    return ExpectedUsage(asks, paid / alone)
 
 
 def _weights(chances: Floats, mean: float) -> Floats:
@@ -112,7 +112,7 @@ def _weights(chances: Floats, mean: float) -> Floats:
 
 
 def _outcome(question: CalibrationQuestion, planner: Planner) -> PlannedOutcome:
-    score = ToldScore(planner.score.judge, question)
+    score = ConstantScore(planner.score.judge, question)
     own = replace(planner, score=score, words=(), prompt_tokens=question.prompt_tokens, floor=0.0)
     num, none = question.draft_tokens, np.zeros(question.draft_tokens)  # of the draft the told score reads its length
     signals = DraftSignals((), question.prompt_tokens, 0, none.astype(np.int64), none, none, none, none, ended=True)
@@ -149,7 +149,7 @@ STEP, MOST_TIMES, PRECISION = 1.25, 1000.0, 1.001
 
 
 @dataclass(frozen=True)
-class WorthChange:
+class SwitchPoint:
     """Another choice: what would be done at ``times`` the worth and a little beyond."""
 
     times: float
@@ -175,15 +175,15 @@ class PlanExplanation:
     costs: PlanCosts
     excess: float
     planner: Planner
-    less: WorthChange | None = None
-    more: WorthChange | None = None
+    less: SwitchPoint | None = None
+    more: SwitchPoint | None = None
 
     @property
     def by_nats(self) -> bool:
         """Whether what keeping loses is counted in nats."""
         return self.planner.mean_excess is not None
 
-    def worth_at(self, change: WorthChange) -> float | None:
+    def worth_at(self, change: SwitchPoint) -> float | None:
         """Return a changed worth as ``--worth`` writes it, before any pacing; None where the dial is an amount."""
         worth = self.named_worth
         return worth.multiple * change.times if worth.amount is None else None
@@ -268,7 +268,7 @@ def action_of(plan: DraftPlan) -> str:
     return "spans" if plan.action == "check" and plan.limit == 0 else plan.action
 
 
-def _next_change(action_at: Callable[[float], str], chosen: str, step: float) -> WorthChange | None:
+def _next_change(action_at: Callable[[float], str], chosen: str, step: float) -> SwitchPoint | None:
     """Return the nearest worth in a direction at which another action is chosen."""
     near, far = 1.0, step
     while action_at(far) == chosen:
@@ -278,4 +278,4 @@ def _next_change(action_at: Callable[[float], str], chosen: str, step: float) ->
     while max(far / near, near / far) > PRECISION:
         middle = (near * far) ** 0.5
         near, far = (middle, far) if action_at(middle) == chosen else (near, middle)
-    return WorthChange(far, action_at(far))
+    return SwitchPoint(far, action_at(far))

@@ -82,7 +82,7 @@ class PlanCosts:
 
 
 @dataclass(frozen=True)
-class PlannedCase:
+class PlannerInput:
     """What a planner was asked of a draft, beside its signals: with it a plan can be made again, or otherwise."""
 
     planner: Planner
@@ -111,7 +111,7 @@ class DraftPlan:
     paced: bool = False
     signals: DraftSignals | None = field(default=None, compare=False, repr=False)
     forecast: Forecast | None = field(default=None, compare=False, repr=False)
-    case: PlannedCase | None = field(default=None, compare=False, repr=False)
+    case: PlannerInput | None = field(default=None, compare=False, repr=False)
 
     @property
     def why(self) -> str | None:

@@ -46,7 +46,7 @@ from hybrid.defer import (
     score_from_json,
     score_to_json,
 )
-from hybrid.policy.plan import DraftPlan, PlanCosts, PlannedCase, Worth
+from hybrid.policy.plan import DraftPlan, PlanCosts, PlannerInput, Worth
 from hybrid.prob import Floats
 from hybrid.spend import AskPrices, tokens_shown
 from hybrid.types import Ability
@@ -75,7 +75,7 @@ def place_of_rejection(chance: float) -> float:
     return 0.5 if sure < 1e-6 else float(-1.0 / np.log1p(-sure) - (1.0 - sure) / sure)
 
 
-class PricedDraft:
+class ActionCosts:
     """A draft that is being priced. ``total``: the tokens that the answer is expected to have."""
 
     def __init__(self, planner: Planner, num: int, shown: int, known: int, forecast: Forecast, *, final: bool) -> None:
@@ -274,10 +274,10 @@ class Planner:
         """
         if spans:
             return DraftPlan("check", len(signals), limit=0)
-        forecast, case = self.score.forecast(signals), PlannedCase(self, final, known)
+        forecast, case = self.score.forecast(signals), PlannerInput(self, final, known)
 
-        def priced(planner: Planner) -> PricedDraft:
-            return PricedDraft(planner, len(signals), signals.shown, known, forecast, final=final)
+        def priced(planner: Planner) -> ActionCosts:
+            return ActionCosts(planner, len(signals), signals.shown, known, forecast, final=final)
 
         draft = priced(self)
         plan = replace(self._cheapest(draft), signals=signals, forecast=forecast, case=case)
@@ -294,21 +294,21 @@ class Planner:
         A check of short spans is the third, where the loss is nats.
         """
         question = self.question
-        draft = PricedDraft(self, 0, 0, 0, Forecast(np.zeros(0), np.zeros(0)), final=False)
+        draft = ActionCosts(self, 0, 0, 0, Forecast(np.zeros(0), np.zeros(0)), final=False)
         keep = float(draft.lost(question.turned_down, np.array([draft.total]), question.excess)[0])
         write = float(self.prices.write(self.prompt_tokens, draft.total, 0)) if "open" in self.abilities else None
         span, spans = draft.short_spans()
         costs = PlanCosts(keep, None, write, spans, question.turned_down, None, draft.worth, draft.alone)
         action = _least(costs, self._forced(question.turned_down))
         plan = DraftPlan("check", span, 0, costs) if action == "spans" else DraftPlan(action, 0, None, costs)
-        plan = replace(plan, case=PlannedCase(self, final=False, known=0))
+        plan = replace(plan, case=PlannerInput(self, final=False, known=0))
         return self._marked(plan, lambda unpaced: unpaced.opening())
 
     def _marked(self, plan: DraftPlan, plan_by: Callable[[Planner], DraftPlan]) -> DraftPlan:
         """Say in a plan whether the planner without pacing would have asked for more; ``plan_by``: its plan."""
         return plan if self.unpaced is None else replace(plan, paced=plan.asks_less(plan_by(self.unpaced)))
 
-    def _cheapest(self, draft: PricedDraft) -> DraftPlan:
+    def _cheapest(self, draft: ActionCosts) -> DraftPlan:
         """Return the cheapest action, ties to keep."""
         num, turned_down = draft.num, draft.forecast.turned_down
         keep = draft.kept(num) + float(draft.survival[num]) * draft.ahead(draft.known)

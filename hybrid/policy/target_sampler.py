@@ -15,7 +15,7 @@ from typing import Literal
 from hybrid.errors import UsageError
 from hybrid.policy.judges import DraftedSpan, Judge, TailDraw, Verdict, take_best
 from hybrid.policy.requests import PendingToken
-from hybrid.prob import Dense, FullRow, ShownPair, TopK, determined_distribution, kl_divergence, pair_known, pair_shown
+from hybrid.prob import Dense, FullRow, TopK, TopKPair, determined_distribution, kl_divergence, pair_known, pair_shown
 from hybrid.prob.warp import scatter, warp
 from hybrid.types import Sampling
 
@@ -28,7 +28,7 @@ class TargetSampler:
 
     sampling: Sampling
 
-    def shown_distributions(self, row: TopK, draft: Dense) -> ShownPair | None:
+    def shown_distributions(self, row: TopK, draft: Dense) -> TopKPair | None:
         """Return the cloud's and the draft's distribution on what the row shows; None where the row is not enough.
 
         ``draft`` is the distribution that a token was drawn from, over the whole vocabulary.
@@ -81,7 +81,7 @@ class SamplingJudge(Judge):
 
 
 def to_token(
-    shown: ShownPair,
+    shown: TopKPair,
     symbol: int,
     row: TopK,
     local: Dense | None,

@@ -5,7 +5,7 @@ these bytes". Its mass under a model is that of the tokens that begin so, exactl
 a proper beginning of the cell's bytes themselves: whether what follows them goes on so, this step does not tell. That
 mass is the ambiguity, and the cell's true mass lies between the one and the sum of both.
 
-The laws (``tests/prob/test_cells.py``). Cells are disjoint. On a model whose second step is known, too, the true mass
+The laws (``tests/prob/test_cells.py``). Events are disjoint. On a model whose second step is known, too, the true mass
 of each is within its bounds. So the divergence over cells is one of the two processes over bytes, coarsened: it is at
 most their own (data processing), and with one vocabulary at most that of the tokens.
 
@@ -33,7 +33,7 @@ LEAST = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
-class Spelling:
+class TokenBytes:
     """A vocabulary's tokens by their bytes. ``pieces``: of each id; ``end_ids``: those that end a text."""
 
     pieces: tuple[bytes, ...]
@@ -68,7 +68,7 @@ class Spelling:
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
+class PrefixEvents:
     """C disjoint events and what both models give them: masses between two bounds each, arrays of shape (C,).
 
     ``roots``: the bytes that the first C - 2 begin with. The last but one is the text's end, the last everything else.
@@ -82,7 +82,7 @@ class Cells:
 
 
 @dataclass(frozen=True, eq=False)
-class Reach:
+class OffsetRow:
     """A row of another vocabulary, some bytes before the place that is looked at.
 
     ``weight``: how likely a token begins there, given the text before the place. ``read``: the bytes between.
@@ -125,7 +125,7 @@ class TextRow(TopK):
     list for display: the token that goes on as the target's most likely one does, and of each other string the longest.
     """
 
-    spelling: Spelling
+    spelling: TokenBytes
     strings: tuple[bytes, ...]
     masses: Floats
     ending: float
@@ -134,8 +134,8 @@ class TextRow(TopK):
     @classmethod
     def after(
         cls,
-        reaches: Sequence[Reach],
-        spelling: Spelling,
+        reaches: Sequence[OffsetRow],
+        spelling: TokenBytes,
         best: int,
         noise: float = 0.0,
         beyond: Mapping[bytes, Mapping[bytes, float]] = NOTHING,
@@ -172,7 +172,7 @@ class TextRow(TopK):
         masses: Floats,
         ending: float,
         hidden: float,
-        spelling: Spelling,
+        spelling: TokenBytes,
         noise: float = 0.0,
     ) -> TextRow:
         """Return the row with its list for display."""
@@ -243,7 +243,7 @@ class TextRow(TopK):
         unclear = sum(mass for text, mass in masses if text != piece and piece.startswith(text))
         return known, min(1.0, known + unclear + self.hidden)
 
-    def cells(self, draft: Dense, *, fine: bool = False) -> Cells:
+    def cells(self, draft: Dense, *, fine: bool = False) -> PrefixEvents:
         """Lay both models out over cells: as coarse as what is shown and what the draft finds likely allow, or as fine.
 
         Coarse, no shown string ends inside a cell; fine, each longest one is a cell, and what ends before is ambiguous.
@@ -267,7 +267,7 @@ class TextRow(TopK):
             {text: float(draft.probs_of(spelling.ids_of[text]).sum()) for text in before & spelling.ids_of.keys()},
             float(draft.probs_of(np.array(sorted(spelling.end_ids), dtype=np.int64)).sum()),
         )
-        return Cells(roots, *target.bounds(roots, self.hidden), *own.bounds(roots, 0.0))
+        return PrefixEvents(roots, *target.bounds(roots, self.hidden), *own.bounds(roots, 0.0))
 
 
 @dataclass(frozen=True)
@@ -311,4 +311,4 @@ def _roots(strings: set[bytes]) -> tuple[bytes, ...]:
     return tuple(roots)
 
 
-__all__ = ["LEAST", "Cells", "Reach", "Spelling", "TextRow"]
+__all__ = ["LEAST", "OffsetRow", "PrefixEvents", "TextRow", "TokenBytes"]

@@ -86,7 +86,7 @@ class Partition:
 
 
 @dataclass(frozen=True, eq=False)
-class _Boxes:
+class _IntervalKl:
     """Concepts by what the target may give them and what the draft does; arrays of shape (C,)."""
 
     low: Floats
@@ -131,7 +131,7 @@ def concept_kl(target: TopK, draft: Dense, partition: Partition) -> Divergence:
     return Divergence(value, value, max(value, min(upper, tokens_upper)), split.noise_at(value, 2.0))
 
 
-def _boxes(split: SupportSplit, partition: Partition) -> tuple[_Boxes, Ints]:
+def _boxes(split: SupportSplit, partition: Partition) -> tuple[_IntervalKl, Ints]:
     """Return each concept's bounds, and which show a token. What the draft's vocabulary lacks is a concept more."""
     target, draft = split.target, split.draft
     shared = target.ids < draft.num_tokens
@@ -143,7 +143,9 @@ def _boxes(split: SupportSplit, partition: Partition) -> tuple[_Boxes, Ints]:
     foreign = float(target.probs[~shared].sum())
     if not split.tail > 0.0:  # rounding is all that keeps what is shown from one
         low = high = low / target.probs.sum()
-    boxes = _Boxes(np.append(low, foreign), np.append(high, foreign), np.append(partition.masses(draft.probs), 0.0))
+    boxes = _IntervalKl(
+        np.append(low, foreign), np.append(high, foreign), np.append(partition.masses(draft.probs), 0.0)
+    )
     return boxes, np.append(np.unique(of_shown), partition.num_concepts)
 
 

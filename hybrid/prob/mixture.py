@@ -29,7 +29,7 @@ from hybrid.prob.divergence import log_mass
 
 
 @dataclass(frozen=True, eq=False)
-class ShownPair:
+class TopKPair:
     """``target`` and ``draft``, shape (A + 1,): the probabilities of ``ids``, shape (A,), and of all other tokens."""
 
     ids: Ints
@@ -46,20 +46,20 @@ class ShownPair:
         return int(self.ids[symbol]) if symbol < self.ids.size else None
 
 
-def pair_shown(target: TopK, draft: Dense) -> ShownPair:
+def pair_shown(target: TopK, draft: Dense) -> TopKPair:
     """Return both on the listed tokens of the target, as they are at temperature 1."""
     ids = target.ids[: target.num_listed]
     probs = target.probs[: target.num_listed]
     # All of the vocabulary is listed: what the sum leaves of one is rounding, and there is no token to draw.
     rest = max(0.0, 1.0 - float(probs.sum())) if ids.size < draft.num_tokens else 0.0
-    return ShownPair(ids, np.append(probs, rest), _on(ids, draft))
+    return TopKPair(ids, np.append(probs, rest), _on(ids, draft))
 
 
-def pair_known(target: Dense, draft: Dense) -> ShownPair:
+def pair_known(target: Dense, draft: Dense) -> TopKPair:
     """Return both on the support of a target that is known in full; it leaves nothing for other tokens."""
     probs = target.probs
     ids = np.flatnonzero(probs > 0.0)
-    return ShownPair(ids, np.append(probs[ids], 0.0), _on(ids, draft))
+    return TopKPair(ids, np.append(probs[ids], 0.0), _on(ids, draft))
 
 
 def _on(ids: Ints, draft: Dense) -> Floats:

@@ -17,7 +17,7 @@ import numpy as np
 
 from hybrid.defer import CriticNumbers, DraftSignals, Forecast
 from hybrid.engine import ThoughtMarks
-from hybrid.policy.plan import DraftPlan, JudgedSpan, PlanAction, PlanCosts, PlannedCase
+from hybrid.policy.plan import DraftPlan, JudgedSpan, PlanAction, PlanCosts, PlannerInput
 from hybrid.prob import Dense, ExpertRow, TopK
 from hybrid.record.answer import Answer, Mixing, RecordedExpert, Token, plain
 from hybrid.record.rows import row_to_json
@@ -154,7 +154,7 @@ class Planned:
     costs: PlanCosts | None = None
     signals: DraftSignals | None = field(default=None, compare=False, repr=False)
     forecast: Forecast | None = field(default=None, compare=False, repr=False)
-    case: PlannedCase | None = field(default=None, compare=False, repr=False)
+    case: PlannerInput | None = field(default=None, compare=False, repr=False)
     paced: bool = False
 
     @classmethod

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import structs
 
 from hybrid.errors import UsageError
-from hybrid.prob import Spelling
+from hybrid.prob import TokenBytes
 from hybrid.prob.distribution import MAX_ID
 from hybrid.record import events
 from hybrid.record.answer import Answer
@@ -79,7 +79,7 @@ class _EventReader:
         self._ids = ids
         self._keys = keys
         self._noise: tuple[float, float | None] = (0.0, None)
-        self._words = Spelling((), frozenset())
+        self._words = TokenBytes((), frozenset())
 
     def read(self, line: dict[str, Any]) -> Event | None:
         """Return the event of a line; None: it is not known here."""
@@ -100,7 +100,7 @@ class _EventReader:
     def _recording(self, line: dict[str, Any]) -> events.RecordingStarted:
         found = read_recording(line)
         self._noise = found.noise, found.shift
-        self._words = Spelling(found.pieces, frozenset(found.end_ids))
+        self._words = TokenBytes(found.pieces, frozenset(found.end_ids))
         return found
 
     def _rows(self, line: dict[str, Any]) -> events.Rows | None:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hybrid.defer.packed import read_number
-from hybrid.prob import Dense, Spelling, TextRow, TopK
+from hybrid.prob import Dense, TextRow, TokenBytes, TopK
 from hybrid.prob.distribution import MAX_ID
 from hybrid.prob.terms import ROUNDING
 from hybrid.record.answer import Token
@@ -31,7 +31,7 @@ def row_to_json(row: TopK) -> dict[str, Any]:
     return {**lists, "cap": row.tail_max, "num_listed": row.num_listed, "noise": row.noise}
 
 
-def row_from_json(told: Mapping[str, Any], words: Spelling) -> TopK:
+def row_from_json(told: Mapping[str, Any], words: TokenBytes) -> TopK:
     """Read a row that ``events.to_json`` wrote. Raises ValueError, TypeError or KeyError for what is none.
 
     ``words``: the local vocabulary, for rows of another one.
@@ -53,7 +53,7 @@ def _row(ids: list[int], logprobs: list[float], num_listed: int, cap: float, noi
 
 
 def _text_row(
-    words: Spelling,
+    words: TokenBytes,
     strings: list[str],
     masses: list[float],
     ending: float,

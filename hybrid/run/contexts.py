@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from hybrid.defer import CriticNumbers, Familiarity
+from hybrid.defer import CriticNumbers, NoveltyScore
 from hybrid.engine import MEND_CONTEXT, ContextPool, Cursor, CursorContext, Engine, Interrupted, IsCancelled, Worker
 from hybrid.errors import ContextOverflow, UsageError
 from hybrid.pairs.store import SHIPPED
@@ -38,7 +38,7 @@ from hybrid.types import Ids, Message
 # The law (``tests/run/test_known_families.py``): of the families' own problems fewer than 1 % are taken for others, and
 # of everyday questions more than 95 % are. It is decided by the question alone, never by what was asked before.
 
-# The novelty (``Familiarity.novelty``) from which a question is of none of the families: chosen on 4,200 problems of
+# The novelty (``NoveltyScore.novelty``) from which a question is of none of the families: chosen on 4,200 problems of
 # the calibration split and 34 everyday questions, of which 0.4 % and all lie beyond; NOTES.md has the test split's.
 STRANGE_NOVELTY = 0.5
 
@@ -67,7 +67,7 @@ class DomainCheck:
         """Return those of the bundled pair, by the questions of its shipped calibration; None where there is none."""
         try:
             shipped = json.loads((SHIPPED / "bundled.json").read_text(encoding="utf-8"))
-            familiarity = Familiarity.from_json(shipped["score"]["familiarity"])
+            familiarity = NoveltyScore.from_json(shipped["score"]["familiarity"])
         except (OSError, ValueError, KeyError, TypeError, IndexError):
             return None
         names = tuple(family.name.replace("_", " ") for family in FAMILIES)

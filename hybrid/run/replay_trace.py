@@ -32,7 +32,7 @@ from hybrid.engine import IsCancelled, ThoughtMarks
 from hybrid.errors import HybridError, UsageError
 from hybrid.policy.planning import Planner
 from hybrid.policy.requests import Span, ids
-from hybrid.prob import Dense, Partition, Spelling, TopK
+from hybrid.prob import Dense, Partition, TokenBytes, TopK
 from hybrid.record.answer import Mixing, RecordedExpert
 from hybrid.record.events import RecordingStarted, SpanCritiqued, key_of, unpacked
 from hybrid.record.recorded_events import read_lines, read_recording
@@ -83,7 +83,7 @@ class ReplayTrace:
     """Where it did so without a row."""
     cut: set[tuple[str, frozenset[int]]] = field(default_factory=set)
     """Where its text ended for want of room."""
-    _words: Spelling | None = None
+    _words: TokenBytes | None = None
     critic: dict[Ids, SpanCritiqued] = field(default_factory=dict)
     """What a critic said, by the answer's place and the tokens that it read: the place as a number, then they."""
 
@@ -119,10 +119,10 @@ class ReplayTrace:
                 self.cloud_model = line["token"].get("model")
 
     @property
-    def words(self) -> Spelling:
+    def words(self) -> TokenBytes:
         """The local vocabulary's tokens by their bytes."""
         if self._words is None or self._words.pieces is not self.pieces:
-            self._words = Spelling(self.pieces, self.end_ids)
+            self._words = TokenBytes(self.pieces, self.end_ids)
         return self._words
 
     def _add_rows(self, line: dict[str, Any]) -> None:

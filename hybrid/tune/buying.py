@@ -29,7 +29,7 @@ from hybrid.settings.names import BUNDLED
 from hybrid.store.files import LineFile, make_folder, open_regular
 from hybrid.tasks import FAMILIES, MAX_TOKENS, TaskFamily, distinct, wordings
 from hybrid.tasks.assistant import QUESTIONS
-from hybrid.tune.bought import BoughtQuestion, BoughtText
+from hybrid.tune.labels import LabelledAnswers, LabelledText
 
 # What was bought of a pair of models, on disk: a line a text, written before the next is bought.
 #
@@ -65,7 +65,7 @@ class LabelFile:
 
     def __init__(self, path: Path, pair: PairNames) -> None:
         """Open or make the file, and read it. Raises UsageError where that cannot be, or another process has it."""
-        self._texts: dict[tuple[str, Writer], BoughtText] = {}
+        self._texts: dict[tuple[str, Writer], LabelledText] = {}
         make_folder(path.parent)
         self._file = LineFile(path, "another process is buying")
         try:
@@ -82,12 +82,12 @@ class LabelFile:
         """Whether a text was bought."""
         return (question, writer) in self._texts
 
-    def question(self, name: str) -> BoughtQuestion | None:
+    def question(self, name: str) -> LabelledAnswers | None:
         """Return a question whose two texts were bought; None where one is missing."""
         draft, written = self._texts.get((name, "local")), self._texts.get((name, "cloud"))
-        return None if draft is None or written is None else BoughtQuestion(draft, written)
+        return None if draft is None or written is None else LabelledAnswers(draft, written)
 
-    def add(self, question: str, writer: Writer, text: BoughtText) -> None:
+    def add(self, question: str, writer: Writer, text: LabelledText) -> None:
         """Keep a text. It is on the disk, or nothing of it is, when this returns or raises.
 
         Raises OSError, naming the file, where it cannot be written.
@@ -106,13 +106,13 @@ class LabelFile:
             self._file.cut(0)
             self._write(header)
             return
-        found: dict[tuple[str, Writer], BoughtText] = {}
+        found: dict[tuple[str, Writer], LabelledText] = {}
         with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
             if msgspec.json.decode(lines[0]) == header:
                 for line in lines[1:]:
                     kept = msgspec.json.decode(line)
                     question, writer = msgspec.convert((kept["question"], kept["writer"]), tuple[str, Writer])
-                    found[question, writer] = BoughtText.from_json(kept)
+                    found[question, writer] = LabelledText.from_json(kept)
                 self._texts = found
                 self._file.cut(sum(map(len, lines)))
                 return
@@ -141,7 +141,7 @@ _WRITERS: tuple[Writer, ...] = get_args(Writer)
 
 
 @dataclass(frozen=True)
-class AskedForLabels:
+class LabelRequest:
     """A question, and what makes its prompt and bounds its answer: ``system``, ``raw``, ``max_tokens``."""
 
     prompt: TextOrTurns
@@ -169,13 +169,13 @@ class BuyingProgress:
 
 
 @dataclass(frozen=True)
-class Bought:
+class LabelledQuestions:
     """Questions that have their labels, in the order in which they were given.
 
     ``ended``: why the others have none, in a word and a sentence; None: all have, but ``skipped`` which do not fit.
     """
 
-    questions: tuple[BoughtQuestion, ...]
+    questions: tuple[LabelledAnswers, ...]
     bought_now: int = 0
     skipped: int = 0
     ended: tuple[Literal["cap", "cloud"], str] | None = None
@@ -183,11 +183,11 @@ class Bought:
 
 async def buy(
     client: AsyncClient,
-    asked: Sequence[AskedForLabels],
+    asked: Sequence[LabelRequest],
     file: LabelFile,
     tell: Callable[[BuyingProgress], None],
     clock: Callable[[], float] = time.monotonic,
-) -> Bought:
+) -> LabelledQuestions:
     """Buy what the file does not hold yet. Raises CloudRefusal, and UsageError where a question cannot be put."""
     began, before = clock(), questions_in(asked, file)
     _mind_rows(before)
@@ -201,7 +201,7 @@ async def buy(
             skipped += 1
             continue
         if isinstance(failed, BudgetDenied):
-            return Bought(questions_in(asked, file), done - len(before), skipped, ("cap", failed.why))
+            return LabelledQuestions(questions_in(asked, file), done - len(before), skipped, ("cap", failed.why))
         failures, why = (0, why) if failed is None else (failures + 1, failed.why)
         if failures == MOST_FAILURES:
             break
@@ -209,18 +209,16 @@ async def buy(
             done += 1
             left_s = (clock() - began) / (done - len(before)) * (total - done - skipped)
             tell(BuyingProgress(done, total, client.spent.nanousd, left_s))
-    return Bought(questions_in(asked, file), done - len(before), skipped, ("cloud", why) if why else None)
+    return LabelledQuestions(questions_in(asked, file), done - len(before), skipped, ("cloud", why) if why else None)
 
 
-def questions_in(asked: Sequence[AskedForLabels], file: LabelFile) -> tuple[BoughtQuestion, ...]:
+def questions_in(asked: Sequence[LabelRequest], file: LabelFile) -> tuple[LabelledAnswers, ...]:
     """Return the questions whose labels stand in the file, each once, in the order in which they were given."""
     names = dict.fromkeys(each.name for each in asked)
     return tuple(found for name in names if (found := file.question(name)) is not None)
 
 
-async def critiqued(
-    client: AsyncClient, asked: Sequence[AskedForLabels], file: LabelFile
-) -> tuple[BoughtQuestion, ...]:
+async def critiqued(client: AsyncClient, asked: Sequence[LabelRequest], file: LabelFile) -> tuple[LabelledAnswers, ...]:
     """Return the questions whose labels stand in the file with what the client's critic says of each.
 
     The critic is here, so that is worked out anew each time and costs nothing: labels that were bought without one
@@ -234,7 +232,7 @@ async def critiqued(
     return tuple(found)
 
 
-async def _buy(client: AsyncClient, each: AskedForLabels, file: LabelFile) -> BudgetDenied | NoAnswer | None:
+async def _buy(client: AsyncClient, each: LabelRequest, file: LabelFile) -> BudgetDenied | NoAnswer | None:
     """Buy what is missing of one question; return why that failed, None where it did not."""
     for writer in _WRITERS:
         if file.has(each.name, writer):
@@ -242,13 +240,13 @@ async def _buy(client: AsyncClient, each: AskedForLabels, file: LabelFile) -> Bu
         found = await client.text_rows(each.prompt, writer, **each.choices)
         if found.failed is not None:
             return found.failed
-        file.add(each.name, writer, BoughtText.of_rows(words_of(each.prompt), found, await client.partition()))
+        file.add(each.name, writer, LabelledText.of_rows(words_of(each.prompt), found, await client.partition()))
     question = file.question(each.name)
     _mind_rows((question,) if question else ())
     return None
 
 
-def _mind_rows(questions: Sequence[BoughtQuestion]) -> None:
+def _mind_rows(questions: Sequence[LabelledAnswers]) -> None:
     """Raise MissingCapability where what was bought came without the cloud's rows: no label is in it."""
     if questions and not any(len(each.judged) for each in questions):
         raise MissingCapability("labels are the cloud's log-probabilities, and this endpoint tells none")
@@ -273,7 +271,7 @@ def bundled_families(cloud: str | None) -> Sequence[TaskFamily] | None:
 
 def bundled_questions(
     num: int, max_tokens: int | None = None, families: Sequence[TaskFamily] = FAMILIES
-) -> list[AskedForLabels]:
+) -> list[LabelRequest]:
     """Return problems of the calibration split, seed 0. Raises UsageError where there are not so many."""
     share, more = divmod(num, len(families))
     try:
@@ -281,14 +279,14 @@ def bundled_questions(
     except ValueError as error:
         raise UsageError(str(error)) from None
     turns = [problems[turn] for turn in range(share + 1) for problems in drawn if turn < len(problems)]
-    return [AskedForLabels(each.question, {"max_tokens": max_tokens or MAX_TOKENS}) for each in turns]
+    return [LabelRequest(each.question, {"max_tokens": max_tokens or MAX_TOKENS}) for each in turns]
 
 
-def assistant_questions(num: int, max_tokens: int | None = None) -> list[AskedForLabels]:
+def assistant_questions(num: int, max_tokens: int | None = None) -> list[LabelRequest]:
     """Return questions of the calibration split in an order of their own. Raises UsageError where there are fewer."""
     found = [each for each in QUESTIONS if each.split == "calibration"]
     if num > len(found):
         msg = f"there are {len(found)} calibration questions, not {num}: bring your own with --questions FILE"
         raise UsageError(msg)
     drawn = sorted(found, key=lambda each: hashlib.sha256(f"0 {each.text}".encode()).digest())[:num]
-    return [AskedForLabels(each.text, {"max_tokens": max_tokens or each.max_tokens}) for each in drawn]
+    return [LabelRequest(each.text, {"max_tokens": max_tokens or each.max_tokens}) for each in drawn]

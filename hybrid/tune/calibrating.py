@@ -18,7 +18,6 @@ from hybrid.defer import Calibration, DraftSignals
 from hybrid.policy.choices import SPAN
 from hybrid.policy.rules.divergence_threshold import KL_SPAN
 from hybrid.spend import AskPrices
-from hybrid.tune.bought import BoughtQuestion, read_judge
 from hybrid.tune.buying import PairNames
 from hybrid.tune.diagnosis import Diagnosis, ExpectedAcceptance, auroc, ece, greedy_acceptance, reason_of_loss
 from hybrid.tune.fit import fit
@@ -30,6 +29,7 @@ from hybrid.tune.forecasts import (
     bill_curve,
     forecast_policies,
 )
+from hybrid.tune.labels import LabelledAnswers, read_judge
 
 # An initial threshold, from exploratory tests: which KL best tells drafts that are the cloud's own text from others.
 #
@@ -67,7 +67,7 @@ class ThresholdChoice:
         return min(self.same, self.other) >= ENOUGH
 
 
-def choose_threshold(questions: Sequence[BoughtQuestion]) -> ThresholdChoice:
+def choose_threshold(questions: Sequence[LabelledAnswers]) -> ThresholdChoice:
     """Try every candidate on the drafts that were checked; of equals the largest is taken, which asks for least."""
     checked = [each for each in questions if len(each.draft)]
     same = [each for each in checked if is_clouds_own(each)]
@@ -80,7 +80,7 @@ def choose_threshold(questions: Sequence[BoughtQuestion]) -> ThresholdChoice:
     return ThresholdChoice(best.nats, len(same), len(other), trials)
 
 
-def is_clouds_own(question: BoughtQuestion) -> bool:
+def is_clouds_own(question: LabelledAnswers) -> bool:
     """Whether a draft is, token for token, what the cloud itself wrote, and both ended or neither did.
 
     By which token a text ended does not count: an endpoint seldom tells, and one of other tokens cannot.
@@ -94,7 +94,7 @@ def _said(text: DraftSignals) -> NDArray[np.int64]:
     return text.tokens[:-1] if text.ended else text.tokens
 
 
-def _share(questions: Sequence[BoughtQuestion], nats: float) -> float:
+def _share(questions: Sequence[LabelledAnswers], nats: float) -> float:
     turned_down = sum(each.draft.first_rejection(f"kl:{nats!r}") is not None for each in questions)
     return turned_down / max(1, len(questions))
 
@@ -127,7 +127,7 @@ class CalibratedPair:
 
     drafter: str
     names: PairNames
-    questions: Sequence[BoughtQuestion]
+    questions: Sequence[LabelledAnswers]
     calibration: Calibration
     threshold: ThresholdChoice
     prices: AskPrices
@@ -201,7 +201,7 @@ class CalibratedPair:
 def calibrate_pair(
     drafter: str,
     names: PairNames,
-    questions: Sequence[BoughtQuestion],
+    questions: Sequence[LabelledAnswers],
     prices: AskPrices,
     judge: str | None = None,
     critic: str | None = None,
@@ -231,7 +231,7 @@ def calibrate_pair(
     return CalibratedPair(drafter, names, questions, calibration, threshold, prices, kl, excess, forecasts)
 
 
-def _fitted(questions: Sequence[BoughtQuestion], names: PairNames, judge: str, critic: str | None) -> Calibration:
+def _fitted(questions: Sequence[LabelledAnswers], names: PairNames, judge: str, critic: str | None) -> Calibration:
     labelled = [each.labelled(judge) for each in questions]
     return fit(labelled, local=names.local, cloud=names.model, judge=judge, critic=critic)
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from hybrid.defer import Calibration, CalibrationQuestion
 from hybrid.prob import Floats
 from hybrid.tasks import statistics
-from hybrid.tune.bought import CERTIFICATES, BoughtQuestion, BoughtText, is_favourite
 from hybrid.tune.fit import MOST_TURNED_DOWN
+from hybrid.tune.labels import CERTIFICATES, LabelledAnswers, LabelledText, is_favourite
 
 # How good a calibration's chances are: figures of its questions, each told by folds that it was not in.
 
@@ -77,7 +77,7 @@ class Quantiles:
 
 
 @dataclass(frozen=True)
-class CertifiedRuns:
+class CertifiedSpanLengths:
     """What a certificate proves: the share of positions, and the lengths of runs of them within a draft."""
 
     share: float
@@ -103,10 +103,10 @@ class FirstRejections:
 class Diagnosis:
     """A pair's labelled texts, and what follows from them."""
 
-    questions: Sequence[BoughtQuestion]
+    questions: Sequence[LabelledAnswers]
 
     @cached_property
-    def texts(self) -> tuple[BoughtText, ...]:
+    def texts(self) -> tuple[LabelledText, ...]:
         """The texts along which the cloud's rows are known."""
         return tuple(each.judged for each in self.questions if len(each.judged))
 
@@ -123,11 +123,13 @@ class Diagnosis:
         """Return the quantiles of a rule's certificate, in nats."""
         return Quantiles.of(_joined([text.certificates[rule] for text in self.texts]))
 
-    def certified(self, rule: str) -> CertifiedRuns:
+    def certified(self, rule: str) -> CertifiedSpanLengths:
         """Return what a rule's certificate proves."""
         masks = [text.certified(rule) for text in self.texts]
         runs = _joined([runs_of(mask) for mask in masks])
-        return CertifiedRuns(float(sum(mask.sum() for mask in masks)) / max(1, self.positions), Quantiles.of(runs))
+        return CertifiedSpanLengths(
+            float(sum(mask.sum() for mask in masks)) / max(1, self.positions), Quantiles.of(runs)
+        )
 
     def accepted_length(self, drafted: int) -> tuple[float, float]:
         """Return the least and the most tokens of a draft that exact speculative sampling is expected to accept.
@@ -217,7 +219,7 @@ class ExpectedAcceptance:
     num_tokens: int
 
 
-def greedy_acceptance(questions: Sequence[BoughtQuestion]) -> ExpectedAcceptance:
+def greedy_acceptance(questions: Sequence[LabelledAnswers]) -> ExpectedAcceptance:
     """Return what to expect of a drafter whose rows along the cloud's texts are known; of at least one token.
 
     The interval is that of the difference of two samples of as many questions (a seeded bootstrap).

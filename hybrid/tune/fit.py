@@ -23,11 +23,11 @@ from hybrid.defer import (
     Calibration,
     CalibrationQuestion,
     DraftSignals,
-    Familiarity,
     LabelledDraft,
     LabelledQuestion,
     LossKind,
-    RoutedQuestions,
+    NoveltyScore,
+    QuestionCosts,
     mean_surprise,
 )
 from hybrid.defer.features import draft_numbers, question_numbers, token_buckets, token_features, token_numbers
@@ -130,7 +130,7 @@ def _fit_score(
     tokens = np.log1p(np.array([len(each) for each in signals], dtype=np.float64))
     prompts = np.concatenate([question_numbers(each.prompt_tokens) for each in signals])
     length = _fit_linear([each.words for each in signals], prompts, tokens, logistic=False)
-    line, words = _fit_line(questions), Familiarity.of([each.words for each in signals])
+    line, words = _fit_line(questions), NoveltyScore.of([each.words for each in signals])
     bent = _fit_recalibration(log_odds, turned_down)
     score = LearnedScore(judge, stages.question, length, stages.draft, stages.hazard, line, bent, words)
     return score, chances, told
@@ -311,7 +311,7 @@ def _default_worth(loss: LossKind, rows: Sequence[CalibrationQuestion]) -> float
         return WORTH
     prompt, *tokens = np.array([(each.prompt_tokens, each.draft_tokens, each.cloud_tokens) for each in rows], float).T
     try:
-        routed = RoutedQuestions.of(rows, *(np.asarray(AskPrices().write(prompt, each, 0)) for each in tokens))
+        routed = QuestionCosts.of(rows, *(np.asarray(AskPrices().write(prompt, each, 0)) for each in tokens))
     except ValueError:  # no draft loses anything
         return WORTH
     return routed.worth_at_bill(SHARE_OF_BILL)

@@ -29,7 +29,7 @@ from hybrid.policy.planning import Planner
 from hybrid.prob import Floats
 from hybrid.spend import AskPrices
 from hybrid.tasks.statistics import Estimate, Resamples, estimate, ratio
-from hybrid.tune.bought import BoughtQuestion
+from hybrid.tune.labels import LabelledAnswers
 from hybrid.tune.play import Play, greedy_policy
 
 # The bill curve of ``auto``: for each worth what a pair's calibration questions would have cost, and what stays wrong.
@@ -221,7 +221,7 @@ class PolicyForecasts:
 
 
 def forecast_policies(
-    questions: Sequence[BoughtQuestion],
+    questions: Sequence[LabelledAnswers],
     calibration: Calibration,
     prices: AskPrices,
     judges: tuple[str, str],
@@ -243,12 +243,12 @@ def forecast_policies(
     return PolicyForecasts(rows, wanted, float(alone.mean()), labels_bill(questions, prices))
 
 
-def lost_by(questions: Sequence[BoughtQuestion], calibration: Calibration) -> Floats:
+def lost_by(questions: Sequence[LabelledAnswers], calibration: Calibration) -> Floats:
     """Return what each draft loses: 1 where it is turned down, or its mean excess in nats a token; shape (N,)."""
     return left_by(calibration, [Play(_LOCAL, each) for each in questions])
 
 
-def labels_bill(questions: Sequence[BoughtQuestion], prices: AskPrices) -> float:
+def labels_bill(questions: Sequence[LabelledAnswers], prices: AskPrices) -> float:
     """Return what the labels took, in the prices' unit; what is not known of it, as these prices have it."""
     paid = 0.0
     for each in questions:
@@ -268,7 +268,7 @@ def left_by(calibration: Calibration, plays: Sequence[Play]) -> Floats:
 
 
 def _tried(
-    questions: Sequence[BoughtQuestion],
+    questions: Sequence[LabelledAnswers],
     calibration: Calibration,
     prices: AskPrices,
     judges: tuple[str, str],
@@ -316,7 +316,7 @@ def _dials(kl: str, excess: str) -> dict[str, list[tuple[str, str, dict[str, flo
     }
 
 
-def order_scores(questions: Sequence[BoughtQuestion], prices: AskPrices) -> dict[str, Floats]:
+def order_scores(questions: Sequence[LabelledAnswers], prices: AskPrices) -> dict[str, Floats]:
     """Return by which score whole questions are sent, the highest first: no label is in any of them. Shapes (N,)."""
     drafts = [each.judged.signals for each in questions]
     price = np.array([float(prices.write(each.prompt_tokens, max(1, len(each)), 0)) for each in drafts])

@@ -7,7 +7,7 @@ does, and whoever has the rest written pays for the length of the cloud's own an
 leaves that answer at the local model's first favourite that is another token; from there on the draft stands for what
 it writes. So three things are estimates: what follows in a text that has gone another way before; of a rule that
 checks, what the local model writes after a handback, for which the cloud's answer is taken; and what a local favourite
-loses that is another token than the answer's (``BoughtQuestion.answer``).
+loses that is another token than the answer's (``LabelledAnswers.answer``).
 
 The laws (``tests/tune/test_play.py``): the cloud alone is the price of its own requests; a check of everything that
 turns nothing down is ``once`` without its rest; with nothing to correct every rule that checks shows the draft;
@@ -30,7 +30,7 @@ from hybrid.policy.judges import DraftedSpan, Judge, Verdict
 from hybrid.policy.loop import TO_THE_END
 from hybrid.policy.requests import PendingToken
 from hybrid.spend import AskPrices
-from hybrid.tune.bought import BoughtQuestion, BoughtText, is_favourite
+from hybrid.tune.labels import LabelledAnswers, LabelledText, is_favourite
 from hybrid.types import Ids
 
 # A row that nobody looks at: what it would say, labels say.
@@ -50,7 +50,7 @@ class Play:
     text and in the cloud's answer where that stands for it.
     """
 
-    def __init__(self, policy: Policy, question: BoughtQuestion) -> None:
+    def __init__(self, policy: Policy, question: LabelledAnswers) -> None:
         """Run the loop."""
         self.question, self.requests = question, list[tuple[str, int, int, int]]()
         self.drafted, self.followed = list[int](), list[int]()
@@ -58,7 +58,7 @@ class Play:
         self._at = self._known = 0
         self._end, self._has_rest_written = len(self._text), policy.handoff_tokens >= TO_THE_END
         self._over = not (self._end or policy.lead)
-        self._turned_down = cache(BoughtText.turned_down)
+        self._turned_down = cache(LabelledText.turned_down)
         judge = policy.judge and _LabelJudge(self, str(policy.judge), policy.judge.judges_next_row)
         back = policy.handback and _LabelJudge(self, str(policy.handback))
         # Without a check a span is no request: it may be as long as the text.
@@ -84,7 +84,7 @@ class Play:
             1, len(self.question.judged)
         )
 
-    def _kept(self) -> list[tuple[BoughtText, list[int]]]:
+    def _kept(self) -> list[tuple[LabelledText, list[int]]]:
         answer = self.question.answer
         followed = replace(answer, kl=np.minimum(answer.kl, answer.excess))
         return [(self.question.judged, self.drafted), (followed, self.followed)]

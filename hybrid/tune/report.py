@@ -13,9 +13,9 @@ from hybrid.report import Table
 from hybrid.spend import as_percent
 from hybrid.spend.price import NANOUSD_PER_USD
 from hybrid.tasks.statistics import Estimate
-from hybrid.tune.bought import CERTIFICATES
 from hybrid.tune.calibrating import CalibratedPair, JudgeBreakEven, choose_drafter, nats_left
 from hybrid.tune.diagnosis import DRAFTS, LEVELS, Quantiles, auroc, ece, reason_of_loss
+from hybrid.tune.labels import CERTIFICATES
 
 UNDEFINED = "-"
 _MEASURES = {

@@ -16,8 +16,8 @@ from pydantic import Field
 
 from server_stub import wire
 from server_stub.ask import Ask, Row, Scoring
-from server_stub.bodies import Prompts, Sampled, each, parse
-from server_stub.dialects.openai_legacy import Texts, models
+from server_stub.bodies import ExtendedSamplingFields, Prompts, each, parse
+from server_stub.dialects.openai_legacy import CompletionsReply, models
 from server_stub.exchange import Answer, Exchange, Family
 from server_stub.served import Served
 from server_stub.wire import Json, WireError, number
@@ -25,7 +25,7 @@ from server_stub.wire import Json, WireError, number
 MAX_LOGPROBS = 5
 
 
-class CompletionCreateParams(Sampled):
+class CompletionCreateParams(ExtendedSamplingFields):
     """The fields that are implemented."""
 
     prompt: Prompts
@@ -74,7 +74,7 @@ class Completions:
         return _Exchange(asked, request_id, self._served)
 
 
-class _Exchange(Texts):
+class _Exchange(CompletionsReply):
     def __init__(self, asked: CompletionCreateParams, request_id: str, served: Served) -> None:
         self._asked, self.served = asked, served
         self._tells = asked.tells and served.logprobs

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from hybrid.types import Message
 from server_stub import wire
-from server_stub.bodies import Body, Drawn, parse
+from server_stub.bodies import Body, SamplingFields, parse
 from server_stub.completion import Step
 from server_stub.dialects.openai_legacy import models
 from server_stub.exchange import Answer, Exchange, Family
@@ -50,7 +50,7 @@ class Turn(Body):
         return Message("system" if self.role == "developer" else self.role, text)
 
 
-class CreateChatCompletionRequest(Drawn):
+class CreateChatCompletionRequest(SamplingFields):
     """The fields that are implemented."""
 
     messages: list[Turn] = Field(min_length=1)

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from server_stub import wire
 from server_stub.ask import Ask, Row, Scoring
-from server_stub.bodies import Drawn, Prompts, each, parse
+from server_stub.bodies import Prompts, SamplingFields, each, parse
 from server_stub.exchange import Answer, Exchange, Family
 from server_stub.served import Served
 from server_stub.wire import Json
@@ -27,10 +27,10 @@ from server_stub.wire import Json
 # stands alone.
 
 
-class Texts(Exchange):
+class CompletionsReply(Exchange):
     """One choice for every prompt."""
 
-    def __init__(self, asked: Drawn, asks: tuple[Ask, ...], request_id: str, served: Served) -> None:
+    def __init__(self, asked: SamplingFields, asks: tuple[Ask, ...], request_id: str, served: Served) -> None:
         """Take the request and what it wants computed."""
         self.asks, self.request_id, self.streams = asks, request_id, asked.stream
         self.served, self.tells_usage = served, asked.tells_usage
@@ -97,7 +97,7 @@ class Texts(Exchange):
 MAX_LOGPROBS = 5
 
 
-class CreateCompletionRequest(Drawn):
+class CreateCompletionRequest(SamplingFields):
     """The fields that are implemented."""
 
     prompt: Prompts
@@ -122,7 +122,7 @@ class Completions:
         return _Exchange(asked, request_id, self._served)
 
 
-class _Exchange(Texts):
+class _Exchange(CompletionsReply):
     def __init__(self, asked: CreateCompletionRequest, request_id: str, served: Served) -> None:
         self._asked = asked
         self._k = asked.logprobs if served.logprobs else None

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from server_stub import wire
 from server_stub.ask import Row, Scoring
-from server_stub.bodies import Sampled, parse
+from server_stub.bodies import ExtendedSamplingFields, parse
 from server_stub.exchange import Answer, Exchange, Family
 from server_stub.served import Served
 from server_stub.wire import Json, WireError
@@ -24,7 +24,7 @@ from server_stub.wire import Json, WireError
 MAX_LOGPROBS = 20
 
 
-class CompletionRequest(Sampled):
+class CompletionRequest(ExtendedSamplingFields):
     """The fields that are implemented."""
 
     prompt: str = Field(min_length=1)

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from server_stub import wire
 from server_stub.ask import Row, Scoring
-from server_stub.bodies import Sampled, parse
+from server_stub.bodies import ExtendedSamplingFields, parse
 from server_stub.completion import Charge, Step
 from server_stub.exchange import Answer, Exchange
 from server_stub.served import Served
@@ -74,7 +74,7 @@ def vllm_usage(charge: Charge, served: Served, *, streamed: bool) -> Json:
 FINGERPRINT = "server_stub"
 
 
-class CompletionRequest(Sampled):
+class CompletionRequest(ExtendedSamplingFields):
     """The fields that are implemented."""
 
     prompt: str | list[Annotated[int, Field(ge=0)]]

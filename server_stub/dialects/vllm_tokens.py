@@ -26,7 +26,7 @@ from pydantic import Field
 
 from server_stub import wire
 from server_stub.ask import NO_TOKEN, Ids, Scoring
-from server_stub.bodies import Body, Sampled, StreamOptions, parse
+from server_stub.bodies import Body, ExtendedSamplingFields, StreamOptions, parse
 from server_stub.completion import Step
 from server_stub.dialects.vllm_completions import check_counts, check_ids, invalid, vllm_usage
 from server_stub.exchange import Answer, Exchange
@@ -39,7 +39,7 @@ Id = Annotated[int, Field(ge=0)]
 Candidate = Annotated[int, Field(ge=NO_TOKEN)]
 
 
-class SamplingParams(Sampled):
+class SamplingParams(ExtendedSamplingFields):
     """The fields of ``SamplingParams`` that are implemented."""
 
     max_tokens: int = Field(16, ge=1)

@@ -13,7 +13,7 @@ from cases import each_of
 from hybrid.defer import Calibration, PriorScore
 from hybrid.lab.arms import Arm
 from hybrid.lab.experiments.auto_suite import Fitted
-from hybrid.lab.experiments.auto_trial import PLANNED_SETTINGS, AutoRule, AutoTrial, CalibrationPrices
+from hybrid.lab.experiments.auto_trial import PLANNED_SETTINGS, AutoRule, AutoTrial, MeanCloudPrice
 from hybrid.lab.experiments.frame import PRICES, SETTINGS, ask_prices
 from hybrid.lab.experiments.grid import CLOUD, LOCAL
 from hybrid.lab.experiments.plot import auto_svg
@@ -65,7 +65,7 @@ def made():
             }
         )
     rules = tuple(AutoRule(name, "auto", dials) for name in ("auto", "highest entropy"))
-    scores, usual = {"auto": PriorScore("kl:0.7")}, CalibrationPrices(((30, 40),))
+    scores, usual = {"auto": PriorScore("kl:0.7")}, MeanCloudPrice(((30, 40),))
     trial = AutoTrial((CLOUD, LOCAL, DOUBT), rules, scores, {"auto": ""}, usual)
     return trial, records, cheapest, lengths
 
@@ -132,7 +132,7 @@ def test_answers_at_the_default_come_from_each_sections_own_dials(made):
 
 
 def test_a_constant_worth_is_a_multiple_of_the_mean_price_another_of_each_ones_own():
-    usual = CalibrationPrices(((30, 40), (50, 20)))
+    usual = MeanCloudPrice(((30, 40), (50, 20)))
     for setting in each_of(SETTINGS):
         prices = ask_prices(setting, PRICES[0])
         mean = (float(prices.write(30, 40, 0)) + float(prices.write(50, 20, 0))) / 2

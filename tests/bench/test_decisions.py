@@ -10,11 +10,11 @@ import numpy as np
 from hybrid.defer import CriticNumbers, DraftSignals, Forecast, QuestionForecast
 from hybrid.lab.experiments.auto_trial import (
     EVERY_ABILITY,
-    AnswersByDecisions,
     AutoRule,
-    CalibrationPrices,
-    HeardPlanner,
-    KeptForecasts,
+    CachedScore,
+    DecisionTree,
+    MeanCloudPrice,
+    RecordingPlanner,
 )
 from hybrid.lab.experiments.frame import SETTINGS
 from hybrid.policy.plan import Worth
@@ -59,7 +59,7 @@ async def told(planner):
 
 def planners(score):
     rule = AutoRule("auto", "auto", (0.1, 0.5, 1.0, 2.0, 4.0))
-    usual = CalibrationPrices(((30, 40), (50, 20)))
+    usual = MeanCloudPrice(((30, 40), (50, 20)))
     for constant in (False, True):
         for abilities in (EVERY_ABILITY, frozenset({"open"})):
             own = AutoRule("auto", "auto", rule.dials, constant=constant, abilities=abilities)
@@ -70,8 +70,8 @@ def planners(score):
 
 def test_a_kept_answer_is_the_one_that_the_planner_would_have_had():
     async def compared():
-        answers, score = AnswersByDecisions(told), SomeScore()
-        kept = KeptForecasts(score)
+        answers, score = DecisionTree(told), SomeScore()
+        kept = CachedScore(score)
         for planner in planners(kept):
             number, decided = await answers.answer(planner)
             yield answers.outcomes[number], await told(planner), [plan.action for plan in decided]
@@ -88,7 +88,7 @@ def test_a_kept_answer_is_the_one_that_the_planner_would_have_had():
 
 def test_a_score_is_asked_once_about_a_draft_however_many_planners_decide():
     score = SomeScore()
-    kept, signals = KeptForecasts(score), signals_of(0, 9)
+    kept, signals = CachedScore(score), signals_of(0, 9)
     for _ in range(3):
         assert kept.forecast(signals) is kept.forecast(signals_of(0, 9))
     assert score.num_forecasts == 1
@@ -98,7 +98,7 @@ def test_a_score_is_asked_once_about_a_draft_however_many_planners_decide():
 
 def test_planners_that_cut_a_draft_in_another_way_share_no_answer():
     async def outcomes():
-        answers = AnswersByDecisions(told)
+        answers = DecisionTree(told)
         for planner in (Planner(worth=Worth(0.0)), Planner(worth=Worth(0.0), stream="blocks", block=4)):
             await answers.answer(planner)
         return answers.outcomes
@@ -108,7 +108,7 @@ def test_planners_that_cut_a_draft_in_another_way_share_no_answer():
 
 def test_a_heard_planner_decides_as_the_one_it_was_made_of():
     planner = Planner(score=SomeScore(), worth=Worth(1.3))
-    heard = HeardPlanner.over(planner)
+    heard = RecordingPlanner.over(planner)
     assert heard.plan(signals_of(0, 9), final=True) == planner.plan(signals_of(0, 9), final=True)
     [call] = heard.heard
     assert call.again(planner) == call.answered
@@ -118,7 +118,7 @@ def test_answers_with_a_critic_and_without_are_not_taken_for_one_another():
     """A kept call of the one holds signals that the other cannot read; their forecasts are two as well."""
 
     async def run():
-        answers, score = AnswersByDecisions(told), SomeScore()
+        answers, score = DecisionTree(told), SomeScore()
         planner = next(planners(score))
         numbers = [await answers.answer(planner)]
         score.critic = "c1"
@@ -126,7 +126,7 @@ def test_answers_with_a_critic_and_without_are_not_taken_for_one_another():
 
     (first, second), num = asyncio.run(run())
     assert (first[0], second[0], num) == (0, 1, 2)
-    kept = KeptForecasts(score := SomeScore())
+    kept = CachedScore(score := SomeScore())
     assert kept.critic is None
     plain = signals_of(0, 5)
     for critic in (None, CriticNumbers(np.zeros(5), np.zeros(5)), CriticNumbers(np.ones(5), np.zeros(5))):

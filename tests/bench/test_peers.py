@@ -36,8 +36,8 @@ from hybrid.lab.experiments.trials import label_of_json
 from hybrid.lab.experiments.world import open_world
 from hybrid.report import terminal
 from hybrid.tasks.statistics import Resamples
-from hybrid.tune.bought import CERTIFICATES, BoughtText
 from hybrid.tune.fit import fit
+from hybrid.tune.labels import CERTIFICATES, LabelledText
 
 JUDGE = "kl:0.7"
 PRICES = TARIFFS["1/0.1/4"]
@@ -197,7 +197,7 @@ def texts_of(of: dict[str, object]) -> dict[str, object]:
 
     def bought(signals, kl):
         nothing = np.zeros(len(kl))
-        return BoughtText(signals, kl, kl, nothing, nothing, kl, dict.fromkeys(CERTIFICATES, nothing)).to_json()
+        return LabelledText(signals, kl, kl, nothing, nothing, kl, dict.fromkeys(CERTIFICATES, nothing)).to_json()
 
     return {"local": bought(draft.signals, draft.excess), "cloud": bought(written, 0 * ones)}
 
@@ -317,7 +317,7 @@ def test_problems_of_the_bundled_pair_are_recorded_with_every_arm():
 
     found, bought = asyncio.run(recorded())
     for each, texts in each_of(zip(found, bought, strict=True)):
-        draft, written = (BoughtText.from_json(texts[writer]) for writer in ("local", "cloud"))
+        draft, written = (LabelledText.from_json(texts[writer]) for writer in ("local", "cloud"))
         assert draft.signals.tokens.tolist() == each["draft"]["tokens"]
         assert draft.first_rejection(JUDGE) == each["draft"]["first_rejection"]
         assert len(written.signals) == each["cloud_tokens"]

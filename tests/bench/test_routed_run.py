@@ -12,7 +12,7 @@ from arithmetic import tolerance
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
 from hybrid.lab.arms import Arm, draw_balanced
-from hybrid.lab.experiments.auto_trial import HeardPlanner
+from hybrid.lab.experiments.auto_trial import RecordingPlanner
 from hybrid.lab.experiments.frame import SETTINGS
 from hybrid.lab.experiments.routed import RoutedTable
 from hybrid.lab.experiments.trials import routed_grid, signals_to_json, spent_record
@@ -62,7 +62,7 @@ def test_what_is_foretold_of_each_question_is_its_text_and_its_requests() -> Non
                         continue
                     tokens = record["prompt_tokens"]
                     planner = replace(table.planner, worth=Worth(amount=amount), prompt_tokens=tokens)
-                    heard = HeardPlanner.over(planner)
+                    heard = RecordingPlanner.over(planner)
                     arm = Arm("auto", "auto", planner=heard)
                     answered = await world.answer(question.text, arm, Sampling(seed=0), question.max_tokens)
                     told = record["arms"][{"keep": "local", "write": "cloud", "spans": "spans"}[action]]

@@ -9,7 +9,7 @@ from cases import each
 from hybrid import partitions
 from hybrid.engine.llama import Weights
 from hybrid.lab.experiments import wordings as room
-from hybrid.lab.experiments.wordings import Choice, PairCounts, choose_arms, count_pairs
+from hybrid.lab.experiments.wordings import BestArm, PairCounts, best_arms, count_pairs
 from hybrid.lab.experiments.world import open_world
 from hybrid.partitions.partition_file import PartitionFile, groups_with_text, load_partition
 from hybrid.prob import Partition
@@ -84,12 +84,12 @@ def test_of_the_arms_within_a_bill_the_one_that_is_right_most_often_is_chosen_an
         "kl:4": tried(6, 30),
         "concepts:2": tried(10, 20),
     }
-    assert choose_arms(found, "kl", "U", (0.2, 0.35, 0.5, 1.0)) == [
-        Choice("U", 0.35, "kl:4"),
-        Choice("U", 0.5, "kl:2"),
-        Choice("U", 1.0, "kl:0.5"),
+    assert best_arms(found, "kl", "U", (0.2, 0.35, 0.5, 1.0)) == [
+        BestArm("U", 0.35, "kl:4"),
+        BestArm("U", 0.5, "kl:2"),
+        BestArm("U", 1.0, "kl:0.5"),
     ]
-    assert choose_arms(found, "kl", "C", (0.2, 0.5)) == [Choice("C", 0.2, "kl:2"), Choice("C", 0.5, "kl:0.5")]
+    assert best_arms(found, "kl", "C", (0.2, 0.5)) == [BestArm("C", 0.2, "kl:2"), BestArm("C", 0.5, "kl:0.5")]
 
 
 def test_a_report_compares_the_rules_within_the_same_bill_by_the_test_split():
@@ -100,7 +100,7 @@ def test_a_report_compares_the_rules_within_the_same_bill_by_the_test_split():
         "kl:1": tried(6, 90, handoffs=2, wording=1),
         "concepts:1": tried(8, 55, handoffs=1, kept=3),
     }
-    chosen = {rule: choose_arms(calibration, rule, "C", (1.0,)) for rule in room.RULES}
+    chosen = {rule: best_arms(calibration, rule, "C", (1.0,)) for rule in room.RULES}
     found = room.wordings_report(calibration, test, chosen)
     assert found["test"]["kl:1"]["right"]["value"] == pytest.approx(0.6)
     assert found["test"]["kl:1"]["bill"]["U"]["value"] == pytest.approx(0.9)
@@ -116,7 +116,7 @@ def test_a_report_compares_the_rules_within_the_same_bill_by_the_test_split():
 
 @each("split", ["calibration", "test"])
 def test_families_take_turns_and_keep_to_the_split(split):
-    problems = room.draw_problems(split, 3)
+    problems = room.problems_with_wordings(split, 3)
     assert [problem.family for problem in problems] == [family.name for family in wordings.FAMILIES] * 3
     assert {split_of(problem) for problem in problems} == {split}
 
@@ -132,7 +132,7 @@ async def compared(problems):
 
 def test_along_the_large_models_answers_most_of_the_divergence_is_wording():
     """KL over concepts is never above that over tokens, and is it where each token is alone."""
-    problems = [each for each in room.draw_problems("test", 2) if not each.mistake]
+    problems = [each for each in room.problems_with_wordings("test", 2) if not each.mistake]
     true, alone = asyncio.run(compared(problems))
     assert (true.concepts <= true.tokens + 1e-9).all()
     assert alone.concepts == pytest.approx(alone.tokens)
@@ -147,7 +147,9 @@ async def two_answers(threshold):
     """The arms on one problem of a family's hardest level, at which the small model overlooks something."""
     async with open_world(MODELS / "wordings-small.gguf", MODELS / "wordings-large.gguf") as world:
         true = world.partition = room.world_partition(world.local)
-        problem = next(each for each in room.draw_problems("test", 30) if each.family == "compare" and each.mistake)
+        problem = next(
+            each for each in room.problems_with_wordings("test", 30) if each.family == "compare" and each.mistake
+        )
         arms = [arm for rule in room.RULES for arm in room.arms_of(rule, [threshold])]
         found = await room.try_arms(world, arms, [problem], true, lambda _: None)
         alone = await world.answer(problem.question, arms[1], Sampling(0.0), wordings.MAX_TOKENS)

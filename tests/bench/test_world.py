@@ -15,7 +15,7 @@ from hybrid.engine import Interrupted
 from hybrid.engine.llama import Weights
 from hybrid.errors import ContextOverflow
 from hybrid.lab.arms import Arm, draw_balanced
-from hybrid.lab.experiments.grid import compare, is_sampled, open_driver
+from hybrid.lab.experiments.grid import compare_with_client, is_sampled, open_driver
 from hybrid.lab.experiments.memo import MemoEngine
 from hybrid.lab.experiments.world import open_world
 from hybrid.types import Sampling
@@ -63,7 +63,7 @@ def test_texts_requests_and_bills_are_those_of_the_client_over_the_bundled_serve
                     sampling = Sampling(temperature, seed=seed)
                     answered = await world.answer(question, arm, sampling, 48)
                     assert answered.answer.degraded is None
-                    found.append(await compare(served, world, question, arm, sampling, answered, 48))
+                    found.append(await compare_with_client(served, world, question, arm, sampling, answered, 48))
                 world.forget()
             return found
 

@@ -9,7 +9,7 @@ import pytest
 
 from hybrid.batch.output import BatchOutput
 from hybrid.cli.exits import check_writable, write_whole
-from hybrid.cli.trace import Trace
+from hybrid.cli.trace import TraceWriter
 from hybrid.cloud.probe_result import ProbeCache, ProbeResult
 from hybrid.errors import UsageError
 from hybrid.record.events import TRACE_VERSION
@@ -70,7 +70,7 @@ def _page(path):
 
 
 def _trace(path):
-    Trace(path).close()
+    TraceWriter(path).close()
 
 
 def _batch(path):
@@ -103,14 +103,14 @@ def test_a_trace_takes_the_place_of_an_older_one_and_of_nothing_else(tmp_path):
     path = tmp_path / "file"
     for held in (b"", b'{"trace": 1}\n', b'{"trace": 4}\n{"event": "started"'):
         path.write_bytes(held)
-        Trace(path).close()
+        TraceWriter(path).close()
         assert path.read_text() == f'{{"trace": {TRACE_VERSION}}}\n'
     for held in (b"notes\n", b"\xff\xfe", b"7", b'{"trace": 4, "mine": 1}', b"\n", b"[" * 10**5, b'["trace"]'):
         path.write_bytes(held)
         with pytest.raises(UsageError, match=f"^--trace {path}: there is a file that is no trace"):
-            Trace(path)
+            TraceWriter(path)
         assert path.read_bytes() == held
-    Trace(Path("/dev/null")).close()
+    TraceWriter(Path("/dev/null")).close()
 
 
 def test_text_that_utf_8_cannot_hold_is_written_with_replacements(tmp_path):

@@ -16,7 +16,7 @@ from scripted_cloud import ScriptedCloud
 
 from hybrid.cloud import Chunk, ScoreQuestion, WriteQuestion
 from hybrid.cloud.translated import TranslatedCloud
-from hybrid.cloud.translation import ExactSplitter, Reading, RowTranslator, TextWriter
+from hybrid.cloud.translation import ExactSplitter, RowTranslator, StreamRetokenizer, TokenizedAnswer
 from hybrid.errors import MissingCapability, VocabularyMismatch
 from hybrid.policy.policy import ABILITY_TEXT
 from hybrid.prob import Dense, kl_divergence
@@ -254,7 +254,7 @@ def test_the_last_token_is_held_back_while_it_may_still_grow():
 
 def test_what_a_server_writes_behind_its_end_is_no_part_of_the_text():
     """A server that is told to ignore the end goes on: ``a``, the end, ``b``."""
-    writer = TextWriter(RowTranslator(THEIRS, ExactSplitter(OURS)), ExactSplitter(OURS), Reading(), b"")
+    writer = StreamRetokenizer(RowTranslator(THEIRS, ExactSplitter(OURS)), ExactSplitter(OURS), TokenizedAnswer(), b"")
     assert writer.read(Chunk((0, 8, 1), (None, None, None), finish="length")).ids == (0, END)
 
 

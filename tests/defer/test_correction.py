@@ -13,8 +13,8 @@ from hybrid.defer import (
     CorrectedScore,
     Correction,
     DraftOutcome,
-    Familiarity,
     Forecast,
+    NoveltyScore,
     PriorScore,
     score_from_json,
     score_to_json,
@@ -24,7 +24,7 @@ from hybrid.defer.logistic import sigmoid
 from hybrid.defer.score import scaled_to
 
 ASKED = {"chance": 0.5, "keeps": False, "floor": 0.05}
-ALL_KNOWN = Familiarity(np.full(BUCKETS, 1e6))
+ALL_KNOWN = NoveltyScore(np.full(BUCKETS, 1e6))
 
 
 def labelled(make_signals, num, bad, told=0.5):
@@ -76,7 +76,7 @@ def test_the_places_of_a_rejection_keep_their_order_and_the_chance_is_what_was_a
 def test_the_weights_are_the_likeliest_under_the_pull_to_zero(make_signals):
     """Against scipy's minimiser, with every number standardised by hand."""
     outcomes = labelled(make_signals, 40, lambda signals: signals.top.min() < 0.4, told=0.3)
-    familiarity = Familiarity.of([each.words for each in outcomes[:25]])
+    familiarity = NoveltyScore.of([each.words for each in outcomes[:25]])
     found = Correction.fit(outcomes, familiarity, 56)
     logs = np.log1p(np.abs([each.statistics for each in outcomes]))
     scale = logs.std(0) + 0.1 * np.abs(logs.mean(0)) + 1e-3
@@ -121,7 +121,7 @@ def test_few_labels_leave_a_chance_higher_than_many_do(make_signals):
 @pytest.mark.parametrize("of_words", [True, False])
 def test_what_labels_show_is_learned_of_words_and_of_numbers(make_signals, of_words):
     """Of words also before anything is drafted."""
-    nothing_strange = Familiarity(np.zeros(BUCKETS), 10.0)
+    nothing_strange = NoveltyScore(np.zeros(BUCKETS), 10.0)
 
     def planted(seed):
         return replace(make_signals(seed, 5 + seed % 20), words=(7 + seed % 2, 90, 4000))
@@ -142,7 +142,9 @@ def test_what_labels_show_is_learned_of_words_and_of_numbers(make_signals, of_wo
 
 
 def test_a_corrected_score_is_read_as_it_was_written_to_the_last_bit(make_signals):
-    fitted = Correction.fit(labelled(make_signals, 30, lambda signals: signals.ended), Familiarity.of([(1, 2)] * 30), 9)
+    fitted = Correction.fit(
+        labelled(make_signals, 30, lambda signals: signals.ended), NoveltyScore.of([(1, 2)] * 30), 9
+    )
     score = CorrectedScore(PriorScore("kl:0.5", 1 / 3), fitted)
     again = score_from_json(json.loads(json.dumps(score_to_json(score))))
     signals = make_signals(77, 13)
@@ -154,7 +156,7 @@ def test_a_corrected_score_is_read_as_it_was_written_to_the_last_bit(make_signal
 
 def test_a_questions_own_part_of_a_correction_says_the_same_of_it_and_nothing_of_other_questions(make_signals):
     drafts = labelled(make_signals, 60, lambda signals: signals.ended)
-    fitted = Correction.fit(drafts, Familiarity.of([each.words for each in drafts]), 9)
+    fitted = Correction.fit(drafts, NoveltyScore.of([each.words for each in drafts]), 9)
     whole = CorrectedScore(PriorScore("kl:0.5", 1 / 3), fitted)
     for seed in range(5):
         signals = make_signals(seed, 13)

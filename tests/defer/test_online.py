@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cases import each_of
 
-from hybrid.defer import Calibration, DraftOutcome, Familiarity, OnlineLearner, PriorScore
+from hybrid.defer import Calibration, DraftOutcome, NoveltyScore, OnlineLearner, PriorScore
 from hybrid.defer.calibration import CalibrationQuestion, score_digest
 from hybrid.defer.dials import KEEP_NOTHING, RiskQuestion, risk_cutoff
 from hybrid.defer.online import (
@@ -23,7 +23,7 @@ PRIOR = PriorScore("kl:0.7")
 class PriorWithWords(PriorScore):
     """A score that was fitted to twenty questions of two words."""
 
-    familiarity = Familiarity.of([(5, 9)] * 20)
+    familiarity = NoveltyScore.of([(5, 9)] * 20)
 
 
 def seen(make_signals, seed, turned_down=False, **more):

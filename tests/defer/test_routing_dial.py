@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sent_questions import is_sent
 
-from hybrid.defer import RoutedQuestions
+from hybrid.defer import QuestionCosts
 
 ABOVE_0 = st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0, 3.0])
 ROWS = st.lists(st.tuples(ABOVE_0, ABOVE_0, ABOVE_0, ABOVE_0), min_size=1, max_size=7)
 
 
-def questions(rows: list[tuple[float, ...]]) -> RoutedQuestions:
-    return RoutedQuestions(*(np.array(column) for column in zip(*rows, strict=True)))
+def questions(rows: list[tuple[float, ...]]) -> QuestionCosts:
+    return QuestionCosts(*(np.array(column) for column in zip(*rows, strict=True)))
 
 
-def reachable(asked: RoutedQuestions, weights: Any) -> list[float]:
+def reachable(asked: QuestionCosts, weights: Any) -> list[float]:
     """Every share of the weight that some worth sends, by trying one in each gap wider than rounding."""
     turns = sorted(asked.mean_excess * asked.expected / asked.told / asked.paid.mean())
     between = [turns[0] / 2, *((a + b) / 2 for a, b in pairwise(turns) if a < b * (1 - 1e-9)), 2 * turns[-1]]
@@ -44,7 +44,7 @@ def test_no_other_worth_comes_nearer_to_what_was_asked(rows: list[tuple[float, .
 def test_a_dial_depends_on_no_unit(rows: list[tuple[float, ...]], nats: float, money: float) -> None:
     """The worth is a multiple of a price: dollars or tokens, nats or bits, the same questions are sent."""
     asked = questions(rows)
-    other = RoutedQuestions(asked.told * nats, asked.excess * nats, asked.expected * money, asked.paid * money)
+    other = QuestionCosts(asked.told * nats, asked.excess * nats, asked.expected * money, asked.paid * money)
     assert other.worth_at_bill(0.5) == pytest.approx(asked.worth_at_bill(0.5))
     assert other.worth_at_recovered(0.8) == pytest.approx(asked.worth_at_recovered(0.8))
 
@@ -63,4 +63,4 @@ def test_a_draft_that_is_told_to_lose_nothing_is_sent_by_no_worth() -> None:
 @pytest.mark.parametrize("rows", [[], [(0.0, 1.0, 1.0, 1.0)], [(1.0, 0.0, 1.0, 1.0)], [(1.0, 1.0, 0.0, 1.0)]])
 def test_where_nothing_can_be_told_that_is_said(rows: list[tuple[float, ...]]) -> None:
     with pytest.raises(ValueError, match="a dial needs"):
-        RoutedQuestions(*(np.array(column) for column in (zip(*rows, strict=True) if rows else [[]] * 4)))
+        QuestionCosts(*(np.array(column) for column in (zip(*rows, strict=True) if rows else [[]] * 4)))

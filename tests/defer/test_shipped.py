@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sent_questions import is_sent
 
-from hybrid.defer import Calibration, RoutedQuestions
+from hybrid.defer import Calibration, QuestionCosts
 
 SHIPPED = {path.name: path for path in files("hybrid.defer").joinpath("data").iterdir() if path.name.endswith(".json")}
 REAL = ("real-d2.json", "real-q3.json")
@@ -39,7 +39,7 @@ def test_a_real_pair_counts_nats_and_its_worth_spends_half_the_bill_of_its_quest
         np.array([getattr(each, column) for each in found.questions], dtype=np.float64)
         for column in ("prompt_tokens", "draft_tokens", "cloud_tokens")
     )
-    routed = RoutedQuestions.of(found.questions, prompt + 4 * drafted, prompt + 4 * written)
+    routed = QuestionCosts.of(found.questions, prompt + 4 * drafted, prompt + 4 * written)
     sent = is_sent(routed, found.worth)
     assert routed.paid[sent].sum() / routed.paid.sum() == pytest.approx(0.5, abs=0.02)
     assert routed.excess[sent].sum() / routed.excess.sum() > 0.7

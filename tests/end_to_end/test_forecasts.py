@@ -9,8 +9,8 @@ from cases import each_of
 
 import hybrid
 from hybrid.spend import AskPrices, Price
-from hybrid.tune.bought import BoughtQuestion, BoughtText
 from hybrid.tune.buying import bundled_questions
+from hybrid.tune.labels import LabelledAnswers, LabelledText
 from hybrid.tune.play import Play, greedy_policy
 
 PRICE = "1/0.1/4"
@@ -27,7 +27,7 @@ async def forecast_and_run(num):
         )
         for asked in bundled_questions(num):
             texts = [await client.text_rows(asked.prompt, writer, **asked.choices) for writer in ("local", "cloud")]
-            question = BoughtQuestion(*(BoughtText.of_rows((), each) for each in texts))
+            question = LabelledAnswers(*(LabelledText.of_rows((), each) for each in texts))
             alone += Play(greedy_policy("cloud"), question).price(prices)
             for name in POLICIES:
                 answer = await client.generate(asked.prompt, policy=name, **asked.choices)

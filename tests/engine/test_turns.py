@@ -13,7 +13,7 @@ from cases import each
 from hybrid.engine import Interrupted, Worker
 from hybrid.engine import llama as llama_room
 from hybrid.engine.llama import CHUNK
-from hybrid.engine.native import Turns
+from hybrid.engine.native import DecodeQueue
 from hybrid.errors import EngineError
 
 LONG = tuple(1 + i % 200 for i in range(4 * CHUNK - 30))
@@ -51,7 +51,7 @@ class Watch:
 
 def test_two_decodes_never_run_at_a_time_even_while_contexts_come_and_go():
     """A context that was alone decodes on its own thread; it may be in the middle when the second one comes."""
-    turns, watch = Turns(), Watch()
+    turns, watch = DecodeQueue(), Watch()
 
     def use(number):
         for _ in range(5):
@@ -66,7 +66,7 @@ def test_two_decodes_never_run_at_a_time_even_while_contexts_come_and_go():
 
 
 def test_a_context_that_is_alone_decodes_on_its_own_thread_and_several_on_one_other():
-    turns, watch = Turns(), Watch()
+    turns, watch = DecodeQueue(), Watch()
     turns.join()
     turns.run(watch.decode("alone"))
     assert watch.threads == {threading.current_thread().name}
@@ -82,7 +82,7 @@ def test_a_context_that_is_alone_decodes_on_its_own_thread_and_several_on_one_ot
 
 
 def test_decodes_run_in_the_order_in_which_they_were_asked_for():
-    turns, watch, begun = Turns(), Watch(), threading.Event()
+    turns, watch, begun = DecodeQueue(), Watch(), threading.Event()
     turns.join()
     turns.join()
 
@@ -103,7 +103,7 @@ def test_decodes_run_in_the_order_in_which_they_were_asked_for():
 
 
 def test_an_exception_reaches_whoever_asked_and_nobody_else():
-    turns, watch = Turns(), Watch()
+    turns, watch = DecodeQueue(), Watch()
     turns.join()
     turns.join()
     error = EngineError("mine")
@@ -116,7 +116,7 @@ def test_an_exception_reaches_whoever_asked_and_nobody_else():
 
 
 def test_closing_waits_for_what_runs_and_refuses_what_waits_and_what_comes():
-    turns, watch, begun = Turns(), Watch(), threading.Event()
+    turns, watch, begun = DecodeQueue(), Watch(), threading.Event()
     turns.join()
     turns.join()
     with ThreadPoolExecutor(3) as pool:

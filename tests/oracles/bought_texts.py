@@ -6,7 +6,7 @@ import numpy as np
 
 from hybrid.prob import Dense, TopK
 from hybrid.run.text_rows import TextRows
-from hybrid.tune.bought import BoughtQuestion, BoughtText
+from hybrid.tune.labels import LabelledAnswers, LabelledText
 
 VOCABULARY = 12
 
@@ -30,5 +30,5 @@ def questions(num, *, hard=0.5, length=20, apart=0.15, hard_apart=1.2, partition
         words = (7, 100 + number % 3) if far else (8, 100 + number % 3)
         draft = text(length + number % 5, apart=hard_apart if far else apart, ended=True, rng=rng)
         written = text(length + number % 4, draft=False, ended=True, rng=rng)
-        found.append(BoughtQuestion(*(BoughtText.of_rows(words, each, partition) for each in (draft, written))))
+        found.append(LabelledAnswers(*(LabelledText.of_rows(words, each, partition) for each in (draft, written))))
     return found

@@ -18,16 +18,16 @@ from hybrid.prob import (
     kl_divergence,
     total_variation,
 )
-from hybrid.prob.cells import LEAST, Reach, Spelling, TextRow
+from hybrid.prob.cells import LEAST, OffsetRow, TextRow, TokenBytes
 
 seeds = st.integers(0, 2**32 - 1)
-OURS = Spelling((b"a", b"b", b"ab", b"ba", b"aab", b"<end>"), frozenset({5}))
+OURS = TokenBytes((b"a", b"b", b"ab", b"ba", b"aab", b"<end>"), frozenset({5}))
 THEIRS = (b"a", b"b", b"aa", b"bb", b"bab", None)
 END = 5
 
 
 def text_row(masses, ending, tail, spelling, best, read=b""):
-    return TextRow.after([Reach(1.0, read, masses, ending, tail)], spelling, best)
+    return TextRow.after([OffsetRow(1.0, read, masses, ending, tail)], spelling, best)
 
 
 def laws(rng, num=6):
@@ -92,7 +92,7 @@ def test_with_one_vocabulary_the_cells_are_at_most_as_far_apart_as_the_tokens(se
 
 
 def test_where_no_token_begins_another_and_all_is_shown_it_is_the_divergence_of_tokens():
-    pieces = Spelling((b"cat", b"dog", b"emu", b"<end>"), frozenset({3}))
+    pieces = TokenBytes((b"cat", b"dog", b"emu", b"<end>"), frozenset({3}))
     p, q = np.array([0.5, 0.2, 0.2, 0.1]), np.array([0.1, 0.3, 0.4, 0.2])
     row = text_row({b"cat": 0.5, b"dog": 0.2, b"emu": 0.2}, 0.1, 0.0, pieces, 0)
     found = kl_divergence(row, Dense.from_probs(q))
@@ -102,7 +102,7 @@ def test_where_no_token_begins_another_and_all_is_shown_it_is_the_divergence_of_
 
 def test_equal_strings_are_not_equal_events():
     """``the`` here is ``the`` and ``there`` on the other side: string by string the models would be far apart."""
-    pieces = Spelling((b"the", b"there", b"x"), frozenset())
+    pieces = TokenBytes((b"the", b"there", b"x"), frozenset())
     row = text_row({b"the": 0.9, b"x": 0.1}, 0.0, 0.0, pieces, 0)
     found = kl_divergence(row, Dense.from_probs(np.array([0.3, 0.6, 0.1])))
     assert found.lower == pytest.approx(0.0, abs=1e-9)
@@ -110,7 +110,7 @@ def test_equal_strings_are_not_equal_events():
 
 def test_two_tokens_that_change_places_are_seen():
     """A sorted comparison (ULD) would find nothing."""
-    pieces = Spelling((b"yes", b"no"), frozenset())
+    pieces = TokenBytes((b"yes", b"no"), frozenset())
     row = text_row({b"yes": 0.9, b"no": 0.1}, 0.0, 0.0, pieces, 0)
     assert kl_divergence(row, Dense.from_probs(np.array([0.1, 0.9]))).lower > 1.0
 
@@ -128,8 +128,8 @@ def test_inside_a_token_the_row_is_what_goes_on_from_what_was_read():
 
 def test_a_text_may_have_come_about_by_other_tokens_than_those_it_was_read_in():
     """After ": " a model that writes " -" as one token says "-", whatever it would say after " " alone."""
-    before = Reach(1.0, b" ", {b" -": 0.9, b" ": 0.1}, 0.0, 0.0, followed=True)
-    there = Reach(0.1, b"", {b"8": 0.95, b"-": 0.05}, 0.0, 0.0)
+    before = OffsetRow(1.0, b" ", {b" -": 0.9, b" ": 0.1}, 0.0, 0.0, followed=True)
+    there = OffsetRow(0.1, b"", {b"8": 0.95, b"-": 0.05}, 0.0, 0.0)
     row = TextRow.after([before, there], OURS, 0)
     assert dict(zip(row.strings, row.masses.tolist(), strict=True)) == pytest.approx({b"-": 0.905, b"8": 0.095})
     assert row.hidden == 0.0
@@ -141,7 +141,7 @@ def test_where_a_drafted_token_is_longer_than_theirs_the_texts_are_those_of_two_
     first, second = laws(rng)
     masses = {THEIRS[i]: float(first[i]) for i in range(END)}
     after_a = {THEIRS[i]: float(second[0][i]) for i in range(END)}
-    row = TextRow.after([Reach(1.0, b"", masses, float(first[END]), 0.0)], OURS, 0, beyond={b"a": after_a})
+    row = TextRow.after([OffsetRow(1.0, b"", masses, float(first[END]), 0.0)], OURS, 0, beyond={b"a": after_a})
     two_steps = masses | {b"a": first[0] * second[0][END]}
     for piece, share in after_a.items():
         two_steps[b"a" + piece] = two_steps.get(b"a" + piece, 0.0) + first[0] * share
@@ -210,7 +210,7 @@ def test_an_excess_is_what_the_token_it_takes_is_likelier_by():
 
 def test_where_a_model_spells_a_space_by_itself_a_wrong_name_behind_it_is_seen():
     """Coarse cells are blind to it: all that begins with a space is one. Fine ones know, but for that space's mass."""
-    words = Spelling((b" Paris", b" London", b" ", b"<end>"), frozenset({3}))
+    words = TokenBytes((b" Paris", b" London", b" ", b"<end>"), frozenset({3}))
     target = TextRow.listed_as(0, (b" ", b" Paris"), np.array([0.02, 0.97]), 0.01, 0.0, words, 0.02)
     wrong, right = (Dense.from_probs(np.array(probs)) for probs in ((0.01, 0.97, 0.01, 0.01), (0.97, 0.01, 0.01, 0.01)))
     assert kl_divergence(target, wrong).lower > 3.0

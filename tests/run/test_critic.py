@@ -11,7 +11,7 @@ from critic_score import score_of
 from picky_house import PickyEngine, answer_late
 from scripted_house import LARGE, SMALL, table
 
-from hybrid.defer import Calibration, CriticNumbers, Familiarity, word_buckets
+from hybrid.defer import Calibration, CriticNumbers, NoveltyScore, word_buckets
 from hybrid.errors import UsageError
 from hybrid.pairs.knowledge import UNREAD
 from hybrid.pairs.profile import PairFacts
@@ -27,7 +27,7 @@ from hybrid.run.replay_trace import MissingRow, ReplayCritic, ReplayTrace
 
 PROMPT = "a b c"
 # A question with other words would be taken for strange, whatever anybody says of its draft.
-KNOWN = Familiarity.of([word_buckets(PROMPT)] * 20)
+KNOWN = NoveltyScore.of([word_buckets(PROMPT)] * 20)
 # A critic that often differs where the cloud does not.
 OTHER = table("critic", SMALL, 0.7)
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from cases import each
 
-from hybrid.prob import Dense, Spelling, TextRow, TopK
+from hybrid.prob import Dense, TextRow, TokenBytes, TopK
 from hybrid.record.rows import row_from_json, row_to_json
 
-WORDS = Spelling((b"a", b"ab", b" the", b"\xc3", b"<end>"), frozenset({4}))
+WORDS = TokenBytes((b"a", b"ab", b" the", b"\xc3", b"<end>"), frozenset({4}))
 DRAFT = Dense.from_probs(np.array([0.4, 0.2, 0.2, 0.1, 0.1]))
 
 

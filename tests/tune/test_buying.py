@@ -10,10 +10,10 @@ from cases import each, each_of
 from scripted_house import LARGE
 
 from hybrid.errors import AccessDenied, MissingCapability, Unreachable, UsageError
-from hybrid.tune.buying import AskedForLabels, buy, critiqued
+from hybrid.tune.buying import LabelRequest, buy, critiqued
 
 WORDS = "abcdefgh"
-ASKED = [AskedForLabels(f"{x} {y} c", {"max_tokens": 6}) for x, y in itertools.product("abc", "de")]
+ASKED = [LabelRequest(f"{x} {y} c", {"max_tokens": 6}) for x, y in itertools.product("abc", "de")]
 
 
 def bought(run, h, file, asked=ASKED):
@@ -114,7 +114,7 @@ def test_a_refusal_in_the_middle_keeps_what_was_bought(house, run, label_file):
 
 def test_a_question_that_is_too_long_costs_its_own_label_alone(house, run, label_file):
     h, file = house(num_context=12), label_file()
-    long = AskedForLabels(" ".join(WORDS * 3), {"max_tokens": 6})
+    long = LabelRequest(" ".join(WORDS * 3), {"max_tokens": 6})
     found, _ = bought(run, h, file, [long, *ASKED])
     assert (len(found.questions), found.skipped, found.ended) == (6, 1, None)
 
@@ -138,7 +138,7 @@ def test_where_drafts_cannot_be_scored_the_clouds_own_text_is_the_label(house, r
 
 def test_another_length_or_system_message_is_another_question():
     names = {
-        AskedForLabels(prompt, choices).name
+        LabelRequest(prompt, choices).name
         for prompt in ("a", "b")
         for choices in ({}, {"max_tokens": 5}, {"max_tokens": 6}, {"system": "x"}, {"raw": True})
     }

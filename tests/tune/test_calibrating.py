@@ -22,10 +22,10 @@ from hybrid.report import html
 from hybrid.report.terminal import layout
 from hybrid.spend import AskPrices, Price
 from hybrid.tasks.statistics import Estimate
-from hybrid.tune.bought import CERTIFICATES
 from hybrid.tune.buying import PairNames
 from hybrid.tune.calibrating import EXCESS_JUDGE, calibrate_pair, choose_drafter, nats_left
 from hybrid.tune.fit import fit
+from hybrid.tune.labels import CERTIFICATES
 from hybrid.tune.report import OF_CRITIC, drafters, proposals
 from hybrid.tune.report import tables as report_tables
 

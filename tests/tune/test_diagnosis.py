@@ -9,8 +9,8 @@ import numpy as np
 from bought_texts import questions
 from cases import each, each_of
 
-from hybrid.tune.bought import CERTIFICATES
 from hybrid.tune.diagnosis import LEVELS, Diagnosis, Quantiles, accepted, runs_of
+from hybrid.tune.labels import CERTIFICATES
 
 RNG = np.random.default_rng(3)
 

@@ -15,15 +15,15 @@ from damaged_files import mutant
 from hybrid.errors import UsageError
 from hybrid.prob import Dense, TopK
 from hybrid.run.text_rows import TextRows
-from hybrid.tune.bought import BoughtText
 from hybrid.tune.buying import LabelFile, PairNames, bought_before
+from hybrid.tune.labels import LabelledText
 
 PAIR = PairNames("local", "http://scripted", "scripted")
 
 
 def bought(number):
     row = Dense.from_logits(np.array([1.0 + number, 0.0, 0.5]))
-    return BoughtText.of_rows((number,), TextRows((1,), (0,), False, (row,), (TopK.from_dense(row, 2, 0),)))
+    return LabelledText.of_rows((number,), TextRows((1,), (0,), False, (row,), (TopK.from_dense(row, 2, 0),)))
 
 
 def test_cut_at_every_byte_it_keeps_every_line_that_stands_whole_and_grows_again_as_if_nothing_were(
@@ -125,7 +125,7 @@ def test_a_damaged_file_is_refused_as_it_stands_or_holds_what_can_have_been_boug
             for question in each_of(filter(None, (file.question(f"q{n}") for n in range(3))), least=0):
                 for text in (question.draft, question.written):
                     assert text.nanousd is None or 0 <= text.nanousd < 2**63, what
-                    assert BoughtText.from_json(text.to_json()).to_json() == text.to_json(), what
+                    assert LabelledText.from_json(text.to_json()).to_json() == text.to_json(), what
             file.close()
             continue
         counts["refused"] += 1

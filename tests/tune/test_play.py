@@ -11,7 +11,7 @@ from cases import each, each_of
 
 from hybrid.prob import margin_certificate
 from hybrid.spend import AskPrices, Price
-from hybrid.tune.bought import BoughtQuestion, is_favourite
+from hybrid.tune.labels import LabelledAnswers, is_favourite
 from hybrid.tune.play import Play, greedy_policy
 
 PRICES = [AskPrices.of(Price.parse(f"1/0.1/4{tariff}")) for tariff in ("", ":cached", ":new")]
@@ -73,7 +73,7 @@ def test_a_recovered_token_that_is_the_clouds_last_is_followed_by_no_request():
     for first, num in each_of(((0, 1), (50, 2))):
         own = bought(QUESTIONS[0].draft, np.arange(9) + first * (np.arange(9) == 0), [], kl=3.0 * far)
         answer = bought(QUESTIONS[0].written, np.arange(6), [])
-        assert len(played(BoughtQuestion(own, answer), "once:0.5").requests) == num
+        assert len(played(LabelledAnswers(own, answer), "once:0.5").requests) == num
 
 
 def test_everything_turned_down_is_a_check_a_token_or_blocks_that_double():
@@ -96,7 +96,7 @@ def test_a_check_judges_the_token_after_its_span_too():
     """The cloud's row there comes with it, so a token that is turned down there takes no check of its own."""
     own = bought(QUESTIONS[0].draft, np.arange(8), [], kl=3.0 * (np.arange(8) == 4), excess=3.0 * (np.arange(8) == 4))
     answer = bought(QUESTIONS[0].written, np.arange(8) + 50, [])
-    question = BoughtQuestion(own, answer)
+    question = LabelledAnswers(own, answer)
     assert played(question, "kl:0.5", span=4).requests == [("check", 3, 4, 0), ("write", 8, 3, 7)]
     after = [("check", 3, 4, 0), ("check", 7, 4, 7), ("check", 8, 3, 7)]
     assert played(question, "excess:0.5", span=4).requests == after, "a judge of tokens looks at none that is not there"
@@ -137,7 +137,7 @@ def test_the_clouds_answer_stands_for_what_follows_only_where_the_draft_is_that_
         draft, written, place = question.draft.signals, question.written.signals, 2
         unsure = np.where(np.arange(len(draft)) == place, 9.0, 0.0)
         tokens = np.concatenate([draft.tokens[:place] + (not same), written.tokens[place:]])
-        known = BoughtQuestion(
+        known = LabelledAnswers(
             replace(question.draft, signals=replace(draft, entropy=unsure)),
             replace(question.written, signals=replace(written, tokens=tokens)),
         )
@@ -174,7 +174,7 @@ def test_what_the_local_model_writes_after_a_handback_is_its_draft_while_nothing
     tokens = np.where(far[:8] > 0.0, 50, np.arange(8))
     own = bought(QUESTIONS[0].draft, tokens, [0], kl=far[:8], excess=far[:8])
     answer = bought(QUESTIONS[0].written, np.arange(9), [0, 7], [6], kl=far)
-    found = doubt(BoughtQuestion(own, answer), 8.0)
+    found = doubt(LabelledAnswers(own, answer), 8.0)
     assert found.requests == [("write", 3, 4, 0)]
     assert kept(found) == ([(7, 8)], [(4, 7)])
     assert found.shows("kl:0.7")
@@ -190,7 +190,7 @@ def test_along_the_clouds_answer_another_favourite_loses_what_the_margin_tells_h
     )
     margin = {"margin": margin_certificate(0.8) * other}
     answer = bought(QUESTIONS[0].written, np.arange(num), [], [3], kl=kl * other, certificates=margin)
-    question = BoughtQuestion(own, answer)
+    question = LabelledAnswers(own, answer)
     checked, passed = (played(question, f"excess:{nats}", span=num) for nats in (2.19, 2.2))
     assert (len(checked.requests), len(passed.requests)) == (3, 2)
     assert checked.excess == 0.0

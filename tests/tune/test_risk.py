@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from cases import each_of
 
-from hybrid.defer import DraftSignals, Familiarity, LabelledDraft, LabelledQuestion, OnlineLearner
+from hybrid.defer import DraftSignals, LabelledDraft, LabelledQuestion, NoveltyScore, OnlineLearner
 from hybrid.defer.learned import ExcessLine
 from hybrid.defer.logistic import sigmoid
 from hybrid.defer.score import Forecast
@@ -42,7 +42,7 @@ def draw(rng, world, num):
     return numbers, rng.random(num) < WORLDS[world](numbers)
 
 
-NO_EXCESS, SEEN = ExcessLine(0.0, 0.0, 0.0), Familiarity.of([WORDS] * 20)
+NO_EXCESS, SEEN = ExcessLine(0.0, 0.0, 0.0), NoveltyScore.of([WORDS] * 20)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class SmallScore:
     judge: str = PAIR["judge"]
     critic: str | None = None
     excess: ExcessLine = NO_EXCESS
-    familiarity: Familiarity = SEEN
+    familiarity: NoveltyScore = SEEN
 
     def chances(self, numbers):
         return sigmoid(np.column_stack([np.ones(len(numbers)), numbers, numbers**2]) @ self.weights)

@@ -131,8 +131,8 @@ def _calibrate(
     from hybrid.cli.calibrate import page  # noqa: PLC0415  (help needs no llama.cpp)
     from hybrid.cli.calibrate.labels import asked_by, label_pairs  # noqa: PLC0415
     from hybrid.settings.sources import load  # noqa: PLC0415
-    from hybrid.tune.bought import read_judge  # noqa: PLC0415
     from hybrid.tune.buying import bundled_families  # noqa: PLC0415
+    from hybrid.tune.labels import read_judge  # noqa: PLC0415
 
     if "judge" in chosen:
         read_judge(chosen["judge"])

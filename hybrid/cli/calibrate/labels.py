@@ -30,10 +30,10 @@ from hybrid.spend import AskPrices, Price, as_usd, endpoint_id, usd_to_nanousd
 from hybrid.tasks import TaskFamily
 from hybrid.tune.buying import (
     NUM_QUESTIONS,
-    AskedForLabels,
-    Bought,
     BuyingProgress,
     LabelFile,
+    LabelledQuestions,
+    LabelRequest,
     PairNames,
     assistant_questions,
     bought_before,
@@ -57,7 +57,7 @@ class PairLabels:
 
     drafter: str
     names: PairNames
-    bought: Bought
+    bought: LabelledQuestions
     prices: AskPrices
     total: int
     critic: str | None = None
@@ -70,7 +70,7 @@ class PairLabels:
 
 def asked_by(
     path: Path | None, num: int | None, flags: Mapping[str, Any], families: Sequence[TaskFamily] | None
-) -> list[AskedForLabels]:
+) -> list[LabelRequest]:
     """Return the questions of a command; ``families`` of a bundled pair, None of any other. Raises UsageError."""
     max_tokens = flags.get("max_tokens")
     if path is None and families is None:
@@ -87,7 +87,7 @@ def asked_by(
         raise UsageError(msg) from None
 
 
-def own_questions(file: Any, max_tokens: int | None) -> list[AskedForLabels]:
+def own_questions(file: Any, max_tokens: int | None) -> list[LabelRequest]:
     """Read a question a line. Raises UsageError, naming the line."""
     found = []
     for line in lines(file):
@@ -97,14 +97,14 @@ def own_questions(file: Any, max_tokens: int | None) -> list[AskedForLabels]:
             msg = f"line {line.number}: {error}"
             raise UsageError(msg) from None
         told = {name: chosen[name] for name in _OF_TEXTS if name in chosen}
-        found.append(AskedForLabels(prompt, cast(AnswerChoices, told | _stated(max_tokens=max_tokens))))
+        found.append(LabelRequest(prompt, cast(AnswerChoices, told | _stated(max_tokens=max_tokens))))
     if not found:
         raise UsageError("there are no questions")
     return found
 
 
 async def label_pairs(
-    drafters: Sequence[str | None], flags: Mapping[str, Any], asked: Sequence[AskedForLabels], tell: Say
+    drafters: Sequence[str | None], flags: Mapping[str, Any], asked: Sequence[LabelRequest], tell: Say
 ) -> list[PairLabels]:
     """Buy the labels of one pair after the other. Raises UsageError, EngineError and CloudRefusal."""
     # What earlier runs for the same models spent counts against --cap, whatever became of them.
@@ -113,14 +113,12 @@ async def label_pairs(
     return [await _label(each, {**flags, "spender": f"calibrate {spender}"}, asked, tell) for each in drafters]
 
 
-async def _label(
-    drafter: str | None, flags: Mapping[str, Any], asked: Sequence[AskedForLabels], tell: Say
-) -> PairLabels:
+async def _label(drafter: str | None, flags: Mapping[str, Any], asked: Sequence[LabelRequest], tell: Say) -> PairLabels:
     opener = _opener(drafter, flags)
     settings, name = opener.settings, drafter or BUNDLED_NAME
     if settings.offline:
         raise UsageError("labels are bought from the endpoint: not offline")
-    own = [AskedForLabels(each.prompt, _with_settings(each.choices, settings)) for each in asked]
+    own = [LabelRequest(each.prompt, _with_settings(each.choices, settings)) for each in asked]
     async with opener as client:
         local, endpoint, can = _identity(settings), _endpoint(settings), await client.capabilities()
         names = PairNames(local, endpoint, can.model or settings.cloud_model or "")
@@ -143,7 +141,7 @@ async def _label(
         return PairLabels(name, names, bought, prices, len({each.name for each in own}), critic)
 
 
-async def _forecast(client: AsyncClient, missing: Sequence[AskedForLabels], prices: AskPrices, cap: int | None) -> str:
+async def _forecast(client: AsyncClient, missing: Sequence[LabelRequest], prices: AskPrices, cap: int | None) -> str:
     """Say what buying can cost at the most and how long it takes, before anything is bought.
 
     The first question is drafted for it, which costs nothing; what the endpoint takes is not known before it is asked.

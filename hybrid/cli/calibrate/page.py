@@ -14,8 +14,8 @@ import numpy as np
 
 from hybrid.prob import Floats
 from hybrid.report import Axis, Block, Chart, Heading, Text, bar_chart
-from hybrid.tune.bought import CERTIFICATES
 from hybrid.tune.calibrating import CalibratedPair, choose_drafter, nats_left
+from hybrid.tune.labels import CERTIFICATES
 from hybrid.tune.report import drafters, headline, plain, proposals, tables
 
 # Nats from a thousandth to ten, on a logarithmic axis.

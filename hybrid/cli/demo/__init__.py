@@ -110,7 +110,7 @@ def _demonstrate_real(tasks: int | None, seed: int, *, keeps_cache: bool) -> tup
         report_answer = _teller(room.ARMS, count, tell)
         run = room.compare_real(count, seed, keep_cache=keeps_cache, report_answer=report_answer, report_build=tell)
         found = asyncio.run(run)
-    return report.real_demonstration(found), room.to_json(found)
+    return report.real_demonstration(found), room.real_to_json(found)
 
 
 def _calibrate(tasks: int | None, seed: int, *, keeps_cache: bool) -> tuple[Document, dict[str, Any]]:

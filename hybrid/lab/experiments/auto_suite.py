@@ -26,9 +26,9 @@ from hybrid.defer import (
 )
 from hybrid.defer.logistic import SparseRows, fit_logistic, sigmoid
 from hybrid.defer.online import OnlineLearner
-from hybrid.defer.words import NOTHING_FAMILIAR, Familiarity
+from hybrid.defer.words import NOTHING_FAMILIAR, NoveltyScore
 from hybrid.lab.arms import Arm
-from hybrid.lab.experiments.auto_trial import PRESETS, AutoRule, AutoTrial, CalibrationPrices
+from hybrid.lab.experiments.auto_trial import PRESETS, AutoRule, AutoTrial, MeanCloudPrice
 from hybrid.lab.experiments.grid import CLOUD, LOCAL, GradedQuestion, Grid
 from hybrid.lab.experiments.questions import Half, as_questions, draw_problems
 from hybrid.prob import Floats
@@ -56,7 +56,7 @@ class ControlScore:
     centre: Floats
     width: Floats
     usual: QuestionForecast = field(compare=False)
-    familiarity: ClassVar[Familiarity] = NOTHING_FAMILIAR
+    familiarity: ClassVar[NoveltyScore] = NOTHING_FAMILIAR
     critic: ClassVar[str | None] = None
 
     def forecast(self, signals: DraftSignals) -> Forecast:
@@ -152,9 +152,9 @@ class Fitted:
         return found | {name: _digest(np.round(each.weights, 9).tobytes()) for name, each in controls.items()}
 
     @property
-    def usual(self) -> CalibrationPrices:
+    def usual(self) -> MeanCloudPrice:
         """The lengths of the questions that it was fitted to."""
-        return CalibrationPrices(tuple((prompt_tokens_of(each), each.cloud_tokens) for each in self.labelled))
+        return MeanCloudPrice(tuple((prompt_tokens_of(each), each.cloud_tokens) for each in self.labelled))
 
     @property
     def dials(self) -> tuple[float, ...]:

@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from hybrid.defer import DraftSignals, Forecast, KeptScore, QuestionForecast, Score, ScoreOver, score_to_json
+from hybrid.defer import DraftSignals, Forecast, KeptScore, QuestionForecast, Score, ScoreWrapper, score_to_json
 from hybrid.defer.signals import OF_TOKENS
 from hybrid.lab.arms import Arm
-from hybrid.lab.experiments.frame import PRICES, SETTINGS, PriceSetting, ask_prices
+from hybrid.lab.experiments.frame import PRICES, SETTINGS, CacheAssumption, ask_prices
 from hybrid.lab.experiments.grid import (
     CLOUD,
     LOCAL,
@@ -65,13 +65,13 @@ class PlannerCall:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeardPlanner(Planner):
+class RecordingPlanner(Planner):
     """A planner whose calls are kept, in their order."""
 
     heard: list[PlannerCall] = field(default_factory=list, compare=False, repr=False)
 
     @classmethod
-    def over(cls, planner: Planner) -> HeardPlanner:
+    def over(cls, planner: Planner) -> RecordingPlanner:
         """Take what another planner decides by."""
         return cls(**{each.name: getattr(planner, each.name) for each in fields(Planner)})
 
@@ -89,7 +89,7 @@ class HeardPlanner(Planner):
 
 
 @dataclass
-class KeptForecasts(ScoreOver):
+class CachedScore(ScoreWrapper):
     """A score that forecasts each draft of a question once, however often its signals are read."""
 
     kind: ClassVar[str] = "kept"
@@ -130,10 +130,10 @@ class _Branch:
 
 
 @dataclass
-class AnswersByDecisions(Generic[T]):
+class DecisionTree(Generic[T]):
     """The answers of one question. ``write`` answers it by a planner: by the client, or by what stands for one."""
 
-    write: Callable[[HeardPlanner], Awaitable[T]]
+    write: Callable[[RecordingPlanner], Awaitable[T]]
     outcomes: list[T] = field(default_factory=list)
     """What was really written, once for each sequence of decisions."""
     _roots: dict[Decision, _Branch] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class AnswersByDecisions(Generic[T]):
             branch = branch.after.setdefault(_decision(decided[-1]), _Branch())
         if branch.outcome is not None:
             return branch.outcome, tuple(decided)
-        heard = HeardPlanner.over(planner)
+        heard = RecordingPlanner.over(planner)
         self.outcomes.append(await self.write(heard))
         return self._keep(root, heard.heard), tuple(call.answered for call in heard.heard)
 
@@ -187,7 +187,7 @@ AGAIN_SHARE = 0.002
 
 
 @dataclass(frozen=True)
-class CalibrationPrices:
+class MeanCloudPrice:
     """What a constant worth is a multiple of: the mean price of the calibration's questions by the cloud alone.
 
     ``lengths``: prompt and cloud tokens of each.
@@ -195,7 +195,7 @@ class CalibrationPrices:
 
     lengths: tuple[tuple[int, int], ...]
 
-    def mean(self, setting: PriceSetting) -> float:
+    def mean(self, setting: CacheAssumption) -> float:
         """Return the mean in a setting, in prompt tokens."""
         prompt, written = np.array(self.lengths, dtype=np.float64).T
         return float(np.mean(ask_prices(setting, PRICES[0]).write(prompt, written, 0)))
@@ -218,12 +218,12 @@ class AutoRule:
     block: int | None = None
     whole: bool = False
 
-    def worth(self, dial: float, setting: PriceSetting, usual: CalibrationPrices) -> Worth:
+    def worth(self, dial: float, setting: CacheAssumption, usual: MeanCloudPrice) -> Worth:
         """Return what not losing an answer is worth at a dial."""
         return Worth(amount=dial * usual.mean(setting)) if self.constant else Worth(dial)
 
     def planner(
-        self, question: tuple[tuple[int, ...], int], score: Score, setting: PriceSetting, worth: Worth
+        self, question: tuple[tuple[int, ...], int], score: Score, setting: CacheAssumption, worth: Worth
     ) -> Planner:
         """Bind the rule to a question: its words and the tokens of its prompt."""
         planner = Planner(
@@ -253,9 +253,9 @@ class AutoTrial:
     rules: tuple[AutoRule, ...]
     scores: Mapping[str, Score]
     digests: Mapping[str, str]
-    usual: CalibrationPrices
+    usual: MeanCloudPrice
     threshold: float = THRESHOLD
-    settings: tuple[PriceSetting, ...] = PLANNED_SETTINGS
+    settings: tuple[CacheAssumption, ...] = PLANNED_SETTINGS
 
     def grid(self, name: str, questions: Sequence[GradedQuestion]) -> Grid:
         """Return what is run; most planners decide alike, so there are about ten more answers than presets."""
@@ -280,7 +280,7 @@ class AutoTrial:
             "told": {name: score.forecast(labelled.signals).turned_down for name, score in self.scores.items()},
             "arms": {name: graded_record(each, question) for name, each in answers.items()},
         }
-        kept = {name: KeptForecasts(score) for name, score in self.scores.items()}
+        kept = {name: CachedScore(score) for name, score in self.scores.items()}
         record["planned"] = {
             rule.name: await self._plan(trial, rule, kept[rule.score], len(drafted.prompt)) for rule in self.rules
         }
@@ -317,7 +317,7 @@ class _Trial:
     def __post_init__(self) -> None:
         """Begin with no answer."""
         self._arm = ""
-        self.answers = AnswersByDecisions[WorldAnswer](self._by_planner)
+        self.answers = DecisionTree[WorldAnswer](self._by_planner)
 
     async def written(self, arm: Arm) -> WorldAnswer:
         """Answer as an arm does; a sample is checked against the client over a server."""
@@ -336,7 +336,7 @@ class _Trial:
             self.again.append((again.ids, again.requests) == (known.ids, known.requests))
         return [outcome, _first(decided)]
 
-    async def _by_planner(self, planner: HeardPlanner) -> WorldAnswer:
+    async def _by_planner(self, planner: RecordingPlanner) -> WorldAnswer:
         return await self.written(Arm(self._arm, "auto", planner=planner))
 
 

@@ -41,7 +41,7 @@ Scoring: TypeAlias = Literal["uncached", "cached", "new"]
 
 
 @dataclass(frozen=True)
-class PriceSetting:
+class CacheAssumption:
     """What is cached: ``shared`` tokens in front of every question, and what is charged of a check's prompt."""
 
     name: str
@@ -50,11 +50,11 @@ class PriceSetting:
 
 
 SETTINGS = (
-    PriceSetting("U", "uncached"),
-    PriceSetting("C", "cached"),
-    PriceSetting("S", "cached", 500),
-    PriceSetting("SU", "uncached", 500),
-    PriceSetting("new", "new"),
+    CacheAssumption("U", "uncached"),
+    CacheAssumption("C", "cached"),
+    CacheAssumption("S", "cached", 500),
+    CacheAssumption("SU", "uncached", 500),
+    CacheAssumption("new", "new"),
 )
 
 
@@ -73,7 +73,7 @@ class TokenPrices:
 PRICES = (TokenPrices(0.1, 4.0), TokenPrices(0.1, 8.0))
 
 
-def ask_prices(setting: PriceSetting, prices: TokenPrices) -> AskPrices:
+def ask_prices(setting: CacheAssumption, prices: TokenPrices) -> AskPrices:
     """Return what a client would decide by in a setting, in prompt tokens."""
     closing = 0.0 if setting.scoring == "new" else prices.written
     return AskPrices(
@@ -114,7 +114,7 @@ def counted(requests: Sequence[RecordedRequest]) -> tuple[CountedRequest, ...]:
     )
 
 
-def cost(requests: Sequence[CountedRequest], setting: PriceSetting, prices: TokenPrices) -> float:
+def cost(requests: Sequence[CountedRequest], setting: CacheAssumption, prices: TokenPrices) -> float:
     """Return what the requests of one answer cost, in prompt tokens.
 
     >>> check = CountedRequest("check", num_sent=50, num_scored=8, num_known=20, num_completion=1)
@@ -124,7 +124,7 @@ def cost(requests: Sequence[CountedRequest], setting: PriceSetting, prices: Toke
     return sum(_cost(request, setting, prices) for request in requests)
 
 
-def _cost(request: CountedRequest, setting: PriceSetting, prices: TokenPrices) -> float:
+def _cost(request: CountedRequest, setting: CacheAssumption, prices: TokenPrices) -> float:
     checks = request.kind == "check"
     if setting.scoring == "new":
         return request.num_sent - request.num_known + prices.written * (0 if checks else request.num_completion)
@@ -134,7 +134,7 @@ def _cost(request: CountedRequest, setting: PriceSetting, prices: TokenPrices) -
 
 
 @cache
-def recorded_cost(requests: tuple[tuple[Any, ...], ...], setting: PriceSetting, prices: TokenPrices) -> float:
+def recorded_cost(requests: tuple[tuple[Any, ...], ...], setting: CacheAssumption, prices: TokenPrices) -> float:
     """Return what recorded requests cost: a problem has some ten outcomes, and hundreds of dials lead to them."""
     return cost([CountedRequest(*sent) for sent in requests], setting, prices)
 
@@ -148,7 +148,7 @@ def column(answers: Answers, name: str) -> Floats:
     return np.array([each[name] for each in answers], dtype=np.float64)
 
 
-def bills(answers: Answers, setting: PriceSetting, prices: TokenPrices = PRICES[0]) -> Floats:
+def bills(answers: Answers, setting: CacheAssumption, prices: TokenPrices = PRICES[0]) -> Floats:
     """Return what each answer cost in prompt tokens, shape (N,)."""
     told = [recorded_cost(tuple(map(tuple, each["requests"])), setting, prices) for each in answers]
     return np.array(told, dtype=np.float64)

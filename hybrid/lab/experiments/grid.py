@@ -273,7 +273,9 @@ async def _answer(run: GridRun, unit: tuple[int, int], world: World, client: Ser
 
     async def check(arm: Arm, sampling: Sampling, answered: WorldAnswer) -> None:
         if client is not None and is_sampled(question.text, arm, run.check_share):
-            checked.append(await compare(client, world, question.text, arm, sampling, answered, question.max_tokens))
+            checked.append(
+                await compare_with_client(client, world, question.text, arm, sampling, answered, question.max_tokens)
+            )
 
     record = await grid.answer(world, unit[1], run.seed + unit[1], check)
     return record | {"checked": checked}
@@ -354,7 +356,7 @@ async def open_driver(local: Path, cloud: Path, critic: Path | None = None) -> A
         yield ServedClient(client, tuple(engines), planners)
 
 
-async def compare(
+async def compare_with_client(
     served: ServedClient,
     world: World,
     question: str,

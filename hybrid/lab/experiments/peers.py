@@ -32,7 +32,7 @@ from hybrid.defer import (
 from hybrid.defer.features import draft_numbers, question_numbers
 from hybrid.defer.logistic import sigmoid
 from hybrid.defer.signals import mean_surprise
-from hybrid.lab.experiments.auto_trial import KeptForecasts
+from hybrid.lab.experiments.auto_trial import CachedScore
 from hybrid.lab.experiments.frame import SETTINGS, Frame, TokenPrices, ask_prices, bills, column
 from hybrid.lab.experiments.grid import Record
 from hybrid.lab.experiments.trials import labelled_question
@@ -163,7 +163,7 @@ def planner_arm(name: str, calibration: Calibration, *, whole: bool = False, con
 
     ``constant``: its dials are one worth for all questions, in multiples of their mean price.
     """
-    score = KeptForecasts(OnlineLearner(calibration.score, calibration=calibration).score)
+    score = CachedScore(OnlineLearner(calibration.score, calibration=calibration).score)
     nats = calibration.loss == "nats"
     mean_excess = max(1e-9, float(np.mean([e.excess for e in calibration.questions]))) if nats else None
 
@@ -231,7 +231,7 @@ def decide_stream(
     ``questions``: each with the verdict along the cloud's own text. ``worth``: of an answer, in its own price. A label
     costs nothing but the request that it came with.
     """
-    base = KeptForecasts(PriorScore(judge))
+    base = CachedScore(PriorScore(judge))
     learner, plans = OnlineLearner(base, ()), list[DraftPlan]()
     for question, written_turned_down in questions:
         signals = question.draft.signals

@@ -21,8 +21,8 @@ from hybrid.lab.experiments.auto_trial import AutoRule, AutoTrial
 from hybrid.lab.experiments.frame import (
     SETTINGS,
     Answers,
+    CacheAssumption,
     Frame,
-    PriceSetting,
     Ways,
     agreement,
     bills,
@@ -58,7 +58,7 @@ def answers_of(records: Sequence[Record], arm: str) -> Answers:
     return [record["arms"][arm] for record in records]
 
 
-def frame_of(records: Sequence[Record], setting: PriceSetting = SETTINGS[0]) -> Frame:
+def frame_of(records: Sequence[Record], setting: CacheAssumption = SETTINGS[0]) -> Frame:
     """Return the frame of problems whose arms include both models alone."""
     local, cloud = answers_of(records, LOCAL.name), answers_of(records, CLOUD.name)
     return Frame(column(local, "right"), column(cloud, "right"), bills(cloud, setting))
@@ -91,7 +91,7 @@ class AutoTable:
 
     trial: AutoTrial
     records: Sequence[Record]
-    setting: PriceSetting
+    setting: CacheAssumption
 
     @cached_property
     def frame(self) -> Frame:

@@ -103,7 +103,7 @@ RESULT = "answer is "
 
 
 @dataclass(frozen=True)
-class FiledProblem:
+class ProblemRecord:
     """A problem of a file. ``closings``: what may stand before the answer; none: what does by default."""
 
     split: Half
@@ -116,10 +116,10 @@ class FiledProblem:
     def grade(self, text: str) -> bool:
         """Tell whether an answer is right.
 
-        >>> problem = FiledProblem("test", "sum", "What is 1 + 2?", "3.")
+        >>> problem = ProblemRecord("test", "sum", "What is 1 + 2?", "3.")
         >>> [problem.grade(text) for text in ("3.", "1 + 2 = 3. The answer is 3.", "The answer is 3. Or 4.")]
         [True, True, False]
-        >>> FiledProblem("test", "sum", "What is 1 + 2?", "3", closings=("Result:",)).grade("1 + 2 = 3. Result: 3.")
+        >>> ProblemRecord("test", "sum", "What is 1 + 2?", "3", closings=("Result:",)).grade("1 + 2 = 3. Result: 3.")
         True
         """
         if self.closings:
@@ -127,7 +127,7 @@ class FiledProblem:
         return text.rsplit(RESULT, 1)[-1].strip() == self.answer
 
 
-def read_problems(path: Path, split: Half, num: int | None = None) -> tuple[FiledProblem, ...]:
+def read_problems(path: Path, split: Half, num: int | None = None) -> tuple[ProblemRecord, ...]:
     """Read the problems of a split, ``num`` of each kind at most, the kinds taking turns; each question once.
 
     Raises UsageError where the file cannot be read, a line is no problem, or there is none of the split.
@@ -147,7 +147,7 @@ def read_problems(path: Path, split: Half, num: int | None = None) -> tuple[File
     return found
 
 
-def _problem(path: Path, number: int, line: str) -> FiledProblem:
+def _problem(path: Path, number: int, line: str) -> ProblemRecord:
     try:
         told: Any = json.loads(line)
         split, kind, question, answer = (told[name] for name in ("split", "kind", "question", "answer"))
@@ -158,7 +158,7 @@ def _problem(path: Path, number: int, line: str) -> FiledProblem:
     if not known or not all(isinstance(each, str) for each in (kind, question, answer, *closings)):
         msg = f"{path}, line {number}: no problem with the texts split (calibration or test), kind, question and answer"
         raise UsageError(msg)
-    return FiledProblem(split, kind, question, answer.strip(), closings=tuple(closings))
+    return ProblemRecord(split, kind, question, answer.strip(), closings=tuple(closings))
 
 
 # The ground of ``hybrid bench peers``: a pair with problems of two halves. The calibration half has two parts, the

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.defer import DEFAULT_JUDGE, Calibration, DraftSignals, PriorScore, RoutedQuestions
+from hybrid.defer import DEFAULT_JUDGE, Calibration, DraftSignals, PriorScore, QuestionCosts
 from hybrid.defer.online import OnlineLearner
 from hybrid.defer.outcome import DraftOutcome
 from hybrid.lab.arms import estimate_to_json
-from hybrid.lab.experiments.auto_trial import KeptForecasts
+from hybrid.lab.experiments.auto_trial import CachedScore
 from hybrid.lab.experiments.frame import (
     PRICES,
     SETTINGS,
-    PriceSetting,
+    CacheAssumption,
     agreement,
     ask_prices,
     paid_ratio,
@@ -125,7 +125,7 @@ class RoutedTable:
 
     records: Sequence[Record]
     calibration: Calibration
-    setting: PriceSetting
+    setting: CacheAssumption
 
     @cached_property
     def ask(self) -> AskPrices:
@@ -141,7 +141,7 @@ class RoutedTable:
     def planner(self) -> Planner:
         """What decides, bound to no question and no worth."""
         return Planner(
-            score=KeptForecasts(OnlineLearner(self.calibration.score, calibration=self.calibration).score),
+            score=CachedScore(OnlineLearner(self.calibration.score, calibration=self.calibration).score),
             prices=self.ask,
             mean_excess=self.dial.mean_excess,
             kept_share=self.calibration.kept_share,
@@ -149,12 +149,12 @@ class RoutedTable:
         )
 
     @cached_property
-    def dial(self) -> RoutedQuestions:
+    def dial(self) -> QuestionCosts:
         """The calibration's questions with what asking takes for each: expected with the draft, and with the answer."""
         questions = self.calibration.questions
         expected = np.array([self._asking(each.prompt_tokens, each.draft_tokens) for each in questions])
         paid = np.array([self._asking(each.prompt_tokens, each.cloud_tokens) for each in questions])
-        return RoutedQuestions.of(questions, expected, paid)
+        return QuestionCosts.of(questions, expected, paid)
 
     @property
     def amounts(self) -> dict[str, float]:

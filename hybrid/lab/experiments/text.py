@@ -20,7 +20,7 @@ from hybrid.lab.arms import Arm, estimate_to_json
 from hybrid.lab.experiments.frame import (
     PRICES,
     SETTINGS,
-    PriceSetting,
+    CacheAssumption,
     TokenPrices,
     agreement,
     bills,
@@ -110,7 +110,7 @@ class AnsweredTexts:
     """
 
     losses: Mapping[tuple[LossName, str], Floats]
-    bills: Mapping[tuple[TokenPrices, PriceSetting], Floats]
+    bills: Mapping[tuple[TokenPrices, CacheAssumption], Floats]
 
 
 def answered(records: Sequence[Record], arm: str) -> AnsweredTexts:

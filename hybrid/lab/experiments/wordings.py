@@ -42,7 +42,7 @@ Tried: TypeAlias = Mapping[str, Answers]
 """The records of the same problems, by the arm."""
 
 
-def draw_problems(split: Split, num: int, seed: int = 0) -> list[Problem]:
+def problems_with_wordings(split: Split, num: int, seed: int = 0) -> list[Problem]:
     """Draw ``num`` problems of each family, the families taking turns."""
     families = [distinct(family, split, num, seed) for family in wordings.FAMILIES]
     return [problem for turn in zip_longest(*families) for problem in turn if problem is not None]
@@ -199,7 +199,7 @@ def _bills(answers: Answers, tariff: str) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Choice:
+class BestArm:
     """The arm that does best within a bill, a multiple of the large model's own under a tariff."""
 
     tariff: str
@@ -207,7 +207,7 @@ class Choice:
     arm: str
 
 
-def choose_arms(tried: Tried, rule: str, tariff: str, budgets: Sequence[float] = BUDGETS) -> list[Choice]:
+def best_arms(tried: Tried, rule: str, tariff: str, budgets: Sequence[float] = BUDGETS) -> list[BestArm]:
     """Return the arms of a rule that are right most often within each bill, the cheapest of equals.
 
     A bill within which the rule has no arm is left out.
@@ -218,7 +218,7 @@ def choose_arms(tried: Tried, rule: str, tariff: str, budgets: Sequence[float] =
     for budget in budgets:
         within = [name for name in bills if bills[name] <= budget]
         if within:
-            found.append(Choice(tariff, budget, max(within, key=lambda name: (right[name], -bills[name]))))
+            found.append(BestArm(tariff, budget, max(within, key=lambda name: (right[name], -bills[name]))))
     return found
 
 
@@ -243,7 +243,7 @@ def _of_problems(values: NDArray[np.generic], owners: NDArray[np.int64], num: in
     return found
 
 
-def wordings_report(calibration: Tried, test: Tried, chosen: Mapping[str, list[Choice]]) -> dict[str, Any]:
+def wordings_report(calibration: Tried, test: Tried, chosen: Mapping[str, list[BestArm]]) -> dict[str, Any]:
     """Return what was found as plain data: both splits, what was chosen, and what concepts add at equal bills."""
     return {
         "calibration": {name: _arm_to_json(calibration, name) for name in calibration},

@@ -18,7 +18,7 @@ from hybrid.policy.judges import DraftedSpan, TailDraw, Verdict, draft_distribut
 from hybrid.policy.policy import Policy
 from hybrid.policy.rules.exact import REPLACED
 from hybrid.policy.target_sampler import UNDETERMINED, SamplingJudge, TargetSampler, check_drawable, to_token
-from hybrid.prob import Floats, ShownPair
+from hybrid.prob import Floats, TopKPair
 from hybrid.types import Sampling
 
 
@@ -40,7 +40,7 @@ class BlockVerification(SamplingJudge):
 
     def __call__(self, span: DraftedSpan) -> Verdict:
         """Judge the span as a whole."""
-        shown: list[ShownPair] = []
+        shown: list[TopKPair] = []
         for token, row in span.judged:
             here = self.sampler.shown_distributions(row, draft_distribution(token))
             if here is None:
@@ -58,13 +58,13 @@ class BlockVerification(SamplingJudge):
             return self._cut(span, accepted, shown[accepted], weights[accepted])
         return self._accept_block(span, shown)
 
-    def _cut(self, span: DraftedSpan, accepted: int, shown: ShownPair, weight: float) -> Verdict:
+    def _cut(self, span: DraftedSpan, accepted: int, shown: TopKPair, weight: float) -> Verdict:
         token, row = span.judged[accepted]
         symbol = span.coin(_block_residual(weight, shown), accepted, "residual")
         recovered = to_token(shown, symbol, row, token.draft_row, "recovered", REPLACED)
         return Verdict(span.accept(accepted), recovered, rejected=True, why=REPLACED)
 
-    def _accept_block(self, span: DraftedSpan, shown: list[ShownPair]) -> Verdict:
+    def _accept_block(self, span: DraftedSpan, shown: list[TopKPair]) -> Verdict:
         """Accept the block to its end; what ended it says what follows."""
         if shown and (last := shown[-1]).token(last.symbol(span.tokens[len(shown) - 1].id)) is None:
             tail = TailDraw(frozenset(last.ids.tolist()), REPLACED)
@@ -79,7 +79,7 @@ class BlockVerification(SamplingJudge):
         return "block"
 
 
-def _prefix_weights(span: DraftedSpan, shown: list[ShownPair]) -> list[float]:
+def _prefix_weights(span: DraftedSpan, shown: list[TopKPair]) -> list[float]:
     """Return w_0 .. w_n: how much of the target's probability each prefix of the draft can carry, at most 1."""
     weights = [1.0]
     for token, here in zip(span.tokens, shown, strict=False):
@@ -88,14 +88,14 @@ def _prefix_weights(span: DraftedSpan, shown: list[ShownPair]) -> list[float]:
     return weights
 
 
-def _stop_prob(weight: float, following: ShownPair) -> float:
+def _stop_prob(weight: float, following: TopKPair) -> float:
     """Return the chance that a prefix shorter than the draft is accepted, given that no longer one is."""
     over = float(np.maximum(weight * following.target - following.draft, 0.0).sum())
     whole = over + (1.0 - weight)  # in this order a prefix that carries all is accepted for certain, to the last digit
     return over / whole if whole > 0.0 else 1.0
 
 
-def _block_residual(weight: float, shown: ShownPair) -> Floats:
+def _block_residual(weight: float, shown: TopKPair) -> Floats:
     """Return max(0, weight * target - draft), normalised; the target itself where that is nothing: never drawn from."""
     left = np.maximum(weight * shown.target - shown.draft, 0.0)
     total = left.sum()

@@ -1,7 +1,7 @@
 """The cloud model's own text, drafted locally: speculative decoding, greedy and sampled from a top-k list.
 
 Leviathan et al. 2023 (arXiv:2211.17192). Greedy, a drafted token is accepted while it is the cloud's most likely one.
-Sampled, it is accepted or replaced by coins on the symbols that a row shows (``prob.ShownPair``). These are the listed
+Sampled, it is accepted or replaced by coins on the symbols that a row shows (``prob.TopKPair``). These are the listed
 tokens and, at temperature 1 with nothing cut off, one symbol for all others, which only the cloud can resolve: a
 request for one token, as often as the tail is heavy. Presets: greedy-exact, exact, and u-hlm, which checks single
 tokens so.
@@ -21,7 +21,7 @@ from hybrid.policy.judges import DraftedSpan, Judge, Verdict, draft_distribution
 from hybrid.policy.policy import Policy
 from hybrid.policy.requests import PendingToken
 from hybrid.policy.target_sampler import UNDETERMINED, SamplingJudge, TargetSampler, check_drawable, to_token
-from hybrid.prob import ShownPair, accept_prob, residual
+from hybrid.prob import TopKPair, accept_prob, residual
 from hybrid.types import Sampling
 
 REPLACED = "exact sampling drew another token"
@@ -92,7 +92,7 @@ class ExactSampling(SamplingJudge):
         return "exact"
 
 
-def accept_or_replace(span: DraftedSpan, offset: int, shown: ShownPair, token: PendingToken) -> int | None:
+def accept_or_replace(span: DraftedSpan, offset: int, shown: TopKPair, token: PendingToken) -> int | None:
     """Accept a drafted token (None), or return the symbol that replaces it; the last symbol is never accepted.
 
     An accepted token outside the list is only known to be outside: which one it is the cloud draws again.

@@ -1,7 +1,7 @@
 """What was bought of a question: a text as numbers, what both models' rows say of each of its tokens.
 
 No judge is in it: whether a token would be turned down is worked out for any judge afterwards, so that labels are
-bought once. The laws (``tests/tune/test_bought.py``): ``turned_down`` is the verdict of the judge itself on the same
+bought once. The laws (``tests/tune/test_labels.py``): ``turned_down`` is the verdict of the judge itself on the same
 rows; what is written as JSON is read again to the last bit. Neither the question's words nor the rows are kept.
 """
 
@@ -100,7 +100,7 @@ class OverConcepts:
 
 
 @dataclass(frozen=True, eq=False)
-class BoughtText:
+class LabelledText:
     """A text of T tokens, and what the cloud's rows say of the first M of them, M at most T.
 
     Shapes (M,): ``kl`` and ``kl_upper``, the ends of KL(cloud || local) in nats; ``tv`` and ``tv_upper``, those of the
@@ -123,7 +123,7 @@ class BoughtText:
     concepts: OverConcepts | None = None
 
     @classmethod
-    def of_rows(cls, words: tuple[int, ...], found: TextRows, partition: Partition | None = None) -> BoughtText:
+    def of_rows(cls, words: tuple[int, ...], found: TextRows, partition: Partition | None = None) -> LabelledText:
         """Reduce a text's rows to numbers. ``words``: the question's ``word_buckets``; ``partition``: its concepts."""
         signals = DraftSignals.of_rows(words, len(found.prompt), 0, found.tokens, found.local, ended=found.ended)
         known = list(zip(found.cloud, found.local, found.tokens, strict=False))
@@ -201,7 +201,7 @@ class BoughtText:
         } | ({} if self.concepts is None else {"concepts": self.concepts.to_json()})
 
     @classmethod
-    def from_json(cls, kept: Mapping[str, Any]) -> BoughtText:
+    def from_json(cls, kept: Mapping[str, Any]) -> LabelledText:
         """Read what ``to_json`` returned. Raises ValueError, TypeError or KeyError for anything else."""
         entropy, top, second, logprob = (_unpacked(kept[name]) for name in OF_TOKENS)
         tokens = np.array([*map(_whole, kept["tokens"])], dtype=np.int64)
@@ -220,23 +220,23 @@ class BoughtText:
 
 
 @dataclass(frozen=True, eq=False)
-class BoughtQuestion:
+class LabelledAnswers:
     """A question's two texts: the local model's, and the cloud's own. ``written`` tells what the cloud alone takes.
 
     ``critic``: what a critic says of ``judged``; it is not bought and not kept. None: none has read it.
     """
 
-    draft: BoughtText
-    written: BoughtText
+    draft: LabelledText
+    written: LabelledText
     critic: CriticNumbers | None = None
 
     @property
-    def judged(self) -> BoughtText:
+    def judged(self) -> LabelledText:
         """The text that labels the question: the draft; where drafts cannot be scored, the cloud's own."""
         return self.draft if len(self.draft) else self.written
 
     @cached_property
-    def answer(self) -> BoughtText:
+    def answer(self) -> LabelledText:
         """The cloud's answer as a text that the local model follows: what its favourites lose there, at least.
 
         KL, or ln(best / second) of the cloud's row, as far as its margin tells, where that is more.

@@ -20,7 +20,7 @@ from hybrid.policy.rules.concepts import concept_judge
 from hybrid.policy.rules.divergence_threshold import threshold_judge
 from hybrid.policy.rules.excess import excess_judge
 from hybrid.prob import Partition, certificate, kl_divergence
-from hybrid.tune.bought import CERTIFICATES, BoughtQuestion, BoughtText
+from hybrid.tune.labels import CERTIFICATES, LabelledAnswers, LabelledText
 
 
 @each("judge", ["kl:0.1", "kl:0.7", "kl:0", "excess:0.5", "excess:0", "excess:2"])
@@ -29,7 +29,7 @@ def test_a_token_is_turned_down_where_the_judge_itself_turns_it_down(judge, nois
     """So a threshold may be chosen after the labels were paid for."""
     assert judge.partition(":")[0] in JUDGES
     found = text(60, noise=noise, apart=1.5)
-    bought = BoughtText.of_rows((), found)
+    bought = LabelledText.of_rows((), found)
     threshold = float(judge.partition(":")[2])
     make = threshold_judge if judge.startswith("kl") else excess_judge
     own = make(PolicyOptions(), threshold)
@@ -46,7 +46,7 @@ def test_a_token_is_turned_down_where_the_judge_itself_turns_it_down(judge, nois
 
 
 def test_other_judges_are_refused():
-    bought = BoughtText.of_rows((), text(3))
+    bought = LabelledText.of_rows((), text(3))
     for judge in ("js:0.1", "kl", "kl:-1", "kl:x", "kl:nan", ""):
         with pytest.raises(UsageError, match="a calibration is of the judge"):
             bought.turned_down(judge)
@@ -61,7 +61,7 @@ def test_where_a_certificate_holds_the_rule_takes_the_local_models_favourite():
         "top-m:3": lambda row, token: token in row.ids[:3],
     }
     found = text(400, apart=0.3)
-    bought = BoughtText.of_rows((), found)
+    bought = LabelledText.of_rows((), found)
     for name in each_of(CERTIFICATES):
         certified = bought.certified(name)
         assert 20 < certified.sum() < 400, name
@@ -74,7 +74,7 @@ def test_where_a_certificate_holds_the_rule_takes_the_local_models_favourite():
                 assert row.best in [token for token, _ in local.top(3)]
     assert (bought.certificates["margin"] <= bought.certificates["greedy"] + 1e-12).all(), "it knows less"
     assert bought.certificates["greedy"][0] == certificate(found.cloud[0], _greedy())
-    noisy = BoughtText.of_rows((), text(400, apart=0.3, noise=0.3))
+    noisy = LabelledText.of_rows((), text(400, apart=0.3, noise=0.3))
     assert noisy.certified("greedy").sum() < bought.certified("greedy").sum()
 
 
@@ -86,18 +86,18 @@ def _greedy():
 
 @each("known", [0, 4, 9])
 def test_what_is_written_as_json_is_read_again_to_the_last_bit(known):
-    bought = BoughtText.of_rows((3, 9), text(9, known=known, noise=0.02, ended=True))
+    bought = LabelledText.of_rows((3, 9), text(9, known=known, noise=0.02, ended=True))
     assert len(bought) == known
-    read = BoughtText.from_json(json.loads(json.dumps(bought.to_json())))
-    for kind in (BoughtText, type(bought.signals)):
-        one, other = (bought, read) if kind is BoughtText else (bought.signals, read.signals)
+    read = LabelledText.from_json(json.loads(json.dumps(bought.to_json())))
+    for kind in (LabelledText, type(bought.signals)):
+        one, other = (bought, read) if kind is LabelledText else (bought.signals, read.signals)
         for field in each_of(fields(kind)):
             if field.name == "certificates":
                 assert all(np.array_equal(one.certificates[n], other.certificates[n]) for n in CERTIFICATES)
             elif field.name != "signals":
                 assert np.array_equal(getattr(one, field.name), getattr(other, field.name)), field.name
     with pytest.raises(ValueError, match="length"):
-        BoughtText.from_json(
+        LabelledText.from_json(
             bought.to_json() | {"excess": ""} if known else bought.to_json() | {"excess": "AAAAAAAAAAA="}
         )
 
@@ -105,7 +105,7 @@ def test_what_is_written_as_json_is_read_again_to_the_last_bit(known):
 def test_what_is_known_over_concepts_is_the_judges_own_and_is_kept_to_the_last_bit():
     partition = Partition.of_groups(12, [{0, 1, 2, 3}, {4, 5, 6}])
     found = text(60, noise=0.1, apart=1.5)
-    bought = BoughtText.of_rows((3,), found, partition)
+    bought = LabelledText.of_rows((3,), found, partition)
     own = concept_judge(PolicyOptions(known_concepts=Concepts(partition, lambda _: b"")), 0.3, 0.3)
     for place, (token, local, row) in each_of(enumerate(zip(found.tokens, found.local, found.cloud, strict=True))):
         pending = PendingToken(token, "local", "unchecked", draft_row=local)
@@ -114,20 +114,20 @@ def test_what_is_known_over_concepts_is_the_judges_own_and_is_kept_to_the_last_b
     assert 0 < bought.turned_down("concept:0.3").sum() < bought.turned_down("kl:0.3").sum()
     kept = bought.to_json()
     kept["concepts"]["entropy"] = ""  # labels of before scores stopped to read it have it
-    read = BoughtText.from_json(json.loads(json.dumps(kept)))
+    read = LabelledText.from_json(json.loads(json.dumps(kept)))
     assert read.concepts.digest == partition.digest
     assert np.array_equal(read.concepts.kl, bought.concepts.kl)
     with pytest.raises(UsageError, match="before it was known which tokens say the same"):
-        BoughtText.of_rows((3,), found).turned_down("concept:0.3")
+        LabelledText.of_rows((3,), found).turned_down("concept:0.3")
 
 
 def test_a_label_is_cut_where_the_rows_end_and_is_the_clouds_own_text_where_a_draft_has_none():
-    written = BoughtText.of_rows((5,), text(7, ended=True, draft=False))
-    whole = BoughtQuestion(BoughtText.of_rows((5,), text(6, ended=True)), written).labelled("kl:0.1")
+    written = LabelledText.of_rows((5,), text(7, ended=True, draft=False))
+    whole = LabelledAnswers(LabelledText.of_rows((5,), text(6, ended=True)), written).labelled("kl:0.1")
     assert (len(whole.draft.signals), whole.draft.signals.ended, whole.cloud_tokens) == (6, True, 7)
-    cut = BoughtQuestion(BoughtText.of_rows((5,), text(6, known=2, ended=True)), written).labelled("kl:0.1")
+    cut = LabelledAnswers(LabelledText.of_rows((5,), text(6, known=2, ended=True)), written).labelled("kl:0.1")
     assert (len(cut.draft.signals), cut.draft.signals.ended, len(cut.draft.excess)) == (2, False, 2)
-    unscored = BoughtQuestion(BoughtText.of_rows((5,), text(6, known=0)), written).labelled("excess:0.5")
+    unscored = LabelledAnswers(LabelledText.of_rows((5,), text(6, known=0)), written).labelled("excess:0.5")
     assert len(unscored.draft.signals) == 7
     assert unscored.draft.first_rejection is None, "the cloud's own text costs nothing"
     assert unscored.draft.signals.words == (5,)
