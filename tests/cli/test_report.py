@@ -32,18 +32,18 @@ def test_a_row_has_a_figure_for_each_column(compared, answer):
 def test_what_is_not_defined_is_a_dash(compared):
     found = compared(UNCLEAR)
     assert report.row(found, "kl")[-1] == "-"
-    assert report.with_interval(found.rpi("kl")) == "-"
+    assert report.interval(found.rpi("kl")) == "-"
 
 
 def test_an_rpi_stands_with_its_interval(compared):
     found = compared(CLEAR)
-    assert report.with_interval(found.rpi("kl")) == "0.80 (0.50 to 1.00)"
-    assert report.with_interval(found.rpi("doubt")) == "1.00 (1.00 to 1.00)"
+    assert report.interval(found.rpi("kl")) == "0.80 (0.50 to 1.00)"
+    assert report.interval(found.rpi("doubt")) == "1.00 (1.00 to 1.00)"
 
 
 def test_an_interval_without_an_end_says_so(compared):
     right = {"small": "0" * 40 + "1" * 24, "kl": "1" * 64, "doubt": "0" * 64, "large": "1" * 40 + "0" * 24}
-    assert report.with_interval(compared(right).rpi("kl")).endswith("(unbounded to unbounded)")
+    assert report.interval(compared(right).rpi("kl")).endswith("(unbounded to unbounded)")
 
 
 def test_both_raw_scores_are_told_with_and_without_an_rpi(compared):

@@ -95,7 +95,7 @@ def calibration(comparison: Comparison) -> list[Block]:
     rows = []
     for name in comparison.trials:
         _, *cells = row(comparison, name)
-        rpi = "" if name in {SMALL.name, LARGE.name} else with_interval(comparison.rpi(name))
+        rpi = "" if name in {SMALL.name, LARGE.name} else interval(comparison.rpi(name))
         rows.append((name, cells[0], rpi, cells[1], cells[-1], "*" if name in best else ""))
     failed = warning(comparison.trials)
     return [
@@ -120,7 +120,7 @@ def figures(trial: Trial, ratio: float | None) -> tuple[str, ...]:
     return share, str(trial.num_requests), usd, UNDEFINED if ratio is None else f"{ratio:.2f}"
 
 
-def with_interval(found: Estimate | None) -> str:
+def interval(found: Estimate | None) -> str:
     """Return a value and, in brackets, its 95 % interval."""
     if found is None:
         return UNDEFINED
@@ -131,8 +131,8 @@ def with_interval(found: Estimate | None) -> str:
 def scores(comparison: Comparison, name: str) -> tuple[tuple[str, str], ...]:
     """Return a hybrid's RPI and its bill's ratio, each with its 95 % interval, behind what they are called."""
     return (
-        (f"RPI of {name} (95 % interval)", with_interval(comparison.rpi(name))),
-        ("  its bill, of the large model's", with_interval(comparison.bill_ratio(name))),
+        (f"RPI of {name} (95 % interval)", interval(comparison.rpi(name))),
+        ("  its bill, of the large model's", interval(comparison.bill_ratio(name))),
     )
 
 
