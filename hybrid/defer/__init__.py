@@ -1,7 +1,6 @@
 """When asking pays: from a draft's signals to the chance that asking would change something. No prices, no HTTP."""
 
 from hybrid.defer.calibration import (
-    CALIBRATION_VERSION,
     Calibration,
     CalibrationQuestion,
     KeptScore,
@@ -12,7 +11,7 @@ from hybrid.defer.calibration import (
 from hybrid.defer.dials import FLOOR, RAISED_FLOOR, QuestionCosts, floor_coin
 from hybrid.defer.learned import LearnedScore
 from hybrid.defer.online import OnlineLearner
-from hybrid.defer.outcome import DraftOutcome, DraftPlace, LabelledDraft, LabelledQuestion
+from hybrid.defer.outcome import DraftOutcome, LabelledDraft, LabelledQuestion
 from hybrid.defer.score import (
     DEFAULT_JUDGE,
     DEFAULT_NATS,
@@ -29,7 +28,6 @@ from hybrid.defer.words import BUCKETS, NOTHING_FAMILIAR, NearestByWord, Novelty
 
 __all__ = [
     "BUCKETS",
-    "CALIBRATION_VERSION",
     "DEFAULT_JUDGE",
     "DEFAULT_NATS",
     "FLOOR",
@@ -42,7 +40,6 @@ __all__ = [
     "Correction",
     "CriticNumbers",
     "DraftOutcome",
-    "DraftPlace",
     "DraftSignals",
     "Forecast",
     "KeptScore",

@@ -10,7 +10,6 @@ from hybrid.spend.ledger import (
     CapScope,
     CapStatus,
     Denial,
-    Ledger,
     MaxCost,
     MemoryLedger,
     Reservation,
@@ -20,7 +19,7 @@ from hybrid.spend.ledger import (
     closed_endpoint,
     denying_level,
 )
-from hybrid.spend.price import TARIFFS, LongContext, Price, Tariff, as_usd, usd_to_nanousd
+from hybrid.spend.price import TARIFFS, LongContext, Price, as_usd, usd_to_nanousd
 from hybrid.spend.price_file import SHIPPED_TARIFFS, PriceFile, endpoint_id
 
 __all__ = [
@@ -36,7 +35,6 @@ __all__ = [
     "CheckRates",
     "Denial",
     "Grant",
-    "Ledger",
     "LongContext",
     "MaxCost",
     "MemoryLedger",
@@ -46,7 +44,6 @@ __all__ = [
     "Settlement",
     "SpendScope",
     "StoredCapScope",
-    "Tariff",
     "TokenTimes",
     "as_percent",
     "as_times",
