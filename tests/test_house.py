@@ -148,8 +148,8 @@ PROTOCOLS = {
 }
 # Names that still stand for two functions of a room. The list only becomes shorter.
 SHARED_FUNCTIONS = {
-    "hybrid/cli": {"demonstration", "interval", "summary"},
-    "hybrid/lab": {"bill", "choose_arms", "compare", "draw_problems", "to_json"},
+    "hybrid/cli": {"summary"},
+    "hybrid/lab": {"choose_arms", "compare", "draw_problems", "to_json"},
 }
 
 

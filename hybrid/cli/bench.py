@@ -16,7 +16,7 @@ from hybrid.cli.bench_text import TEXT_EPILOG, WORDINGS_EPILOG, text, wordings
 from hybrid.cli.exits import exit_codes, progress
 from hybrid.cli.lab_tables import show
 from hybrid.errors import UsageError
-from hybrid.report import Table, Text, terminal
+from hybrid.report import Document, Table, Text
 
 if TYPE_CHECKING:
     from hybrid.lab.speed.measure import BenchmarkReport, Measurement
@@ -139,7 +139,7 @@ def _command(what: str) -> Callable[..., None]:
             pair = _read_pair(what, local, cloud)
             server = _read_server(what, None if pair else cloud, dialect, lengths)
             report = _measure(what, repetitions, folder, server, pair)
-            show(report.to_json(), lambda _: _print(report), as_json=as_json)
+            show(report.to_json(), lambda _: _document(report), as_json=as_json)
 
     return command
 
@@ -223,12 +223,12 @@ def _model_folder(folder: Path | None) -> Iterator[Path]:
     yield folder
 
 
-def _print(report: BenchmarkReport) -> None:
+def _document(report: BenchmarkReport) -> Document:
     from hybrid.lab.speed.measure import machine  # noqa: PLC0415
 
     columns = ("", "median", "quartiles", "bound", "note")
     table = Table("", columns, [*map(_cells, report.figures)], words=("", "bound", "note"))
-    terminal.show([table, Text(f"{report.setting}."), Text(f"{machine()}.")])
+    return [table, Text(f"{report.setting}."), Text(f"{machine()}.")]
 
 
 def _cells(figure: Measurement) -> tuple[str, ...]:

@@ -15,9 +15,9 @@ from hybrid.cli.lab_tables import (
     BenchSplit,
     Out,
     Processes,
+    auto_document,
     out_folder,
-    print_auto_report,
-    print_routed_report,
+    routed_document,
     show,
     write_drawing,
 )
@@ -115,7 +115,7 @@ def auto(
         if real:
             show(
                 _routed(num, split.value, seed[0] if seed else 0, place, processes),
-                print_routed_report,
+                routed_document,
                 as_json=as_json,
             )
             return
@@ -124,7 +124,7 @@ def auto(
             from hybrid.lab.experiments.plot import auto_svg  # noqa: PLC0415
 
             write_drawing(plot, auto_svg(report))
-        show(report, print_auto_report, as_json=as_json)
+        show(report, auto_document, as_json=as_json)
 
 
 def _report(

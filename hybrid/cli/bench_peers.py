@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
-from rich.table import Table
 
 from hybrid.cli.bench_auto import real_calibration, shipped_calibration
 from hybrid.cli.exits import check_writable, exit_codes, progress, write_whole
@@ -21,13 +20,13 @@ from hybrid.cli.lab_tables import (
     agreement_line,
     at,
     estimate,
-    interval,
     out_folder,
     show,
     table_of,
-    wide_console,
+    with_interval,
 )
 from hybrid.errors import UsageError
+from hybrid.report import Block, Document, Table, Text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,42 +37,44 @@ if TYPE_CHECKING:
 
     GroundOf: TypeAlias = Callable[[Half, Callable[[str], None]], tuple[Ground, Calibration | None]]
 
-__all__ = ["PEERS_EPILOG", "peers", "print_peers_report"]
+__all__ = ["PEERS_EPILOG", "peers", "peers_document"]
 
 
-def print_peers_report(report: dict[str, Any]) -> None:
-    """Print the dials that were set, or the table of the questions that were tried."""
-    console = wide_console()
+def peers_document(report: dict[str, Any]) -> Document:
+    """Return the dials that were set, or the tables of the questions that were tried."""
+    blocks: list[Block] = []
     if report["half"] == "calibration":
         for tariff, dials in report["dials"].items():
-            console.print(f"\n{report['ground']}, dials for an RPI of {dials['aim']:g} at {tariff}, set on "
-                          f"{dials['questions']} questions:")  # fmt: skip
+            what = (f"{report['ground']}, dials for an RPI of {dials['aim']:g} at {tariff}, set on "
+                    f"{dials['questions']} questions:")  # fmt: skip
             chosen = [{"arm": name, "dial": arm["dials"][arm["chosen"]]} | arm for name, arm in dials["arms"].items()]
             forms = {"dial": ("dial", ".4g"), "RPI": ("rpi", ".2f"), "bill": ("bill", ".3f")}
             columns = {"arm": at("arm")} | {name: at(key, form=form) for name, (key, form) in forms.items()}
-            console.print(table_of(chosen, columns))
-            console.print("The best simple baselines: " + _best(dials, ", "))
-        return
+            blocks += [table_of(what, chosen, columns), Text("The best simple baselines: " + _best(dials, ", "))]
+        return blocks
     facts = report["facts"]
-    console.print(
-        f"\n{report['ground']}: {facts['questions']} questions; right: small {facts['local']}, large {facts['cloud']} "
+    said = (
+        f"{report['ground']}: {facts['questions']} questions; right: small {facts['local']}, large {facts['cloud']} "
         f"(gained {facts['gained']}, lost {facts['lost']}); mean log-probability finds wrong drafts with AUROC "
         f"{facts['auroc']}"
     )
+    blocks += [Text(said), Text()]
     for tariff, found in report["tariffs"].items():
-        console.print(f"\n{tariff}: dials as they were set (RPI, bill), and the bill with the dial swept:")
-        swept = {f"at {wanted}": interval("bill_at", wanted, digits=3) if wanted == "0.9" else
+        swept = {f"at {wanted}": with_interval("bill_at", wanted, digits=3) if wanted == "0.9" else
                  at("bill_at", wanted, "value", form=".2f") for wanted in found["rows"][0]["bill_at"]}  # fmt: skip
-        console.print(table_of(found["rows"], PEER_COLUMNS | swept))
-        console.print("RPI less that of the best simple baseline at the same bill: " + _best(found, "; "))
-        console.print(table_of(found["rows"], DIFFERENCE_COLUMNS, DIFFERENCE_TITLES))
-        console.print("Told by the first calibration questions' labels:", _forecast_table(found), sep="\n")
+        what = f"{tariff}: dials as they were set (RPI, bill), and the bill with the dial swept:"
+        less = "RPI less that of the best simple baseline at the same bill: " + _best(found, "; ")
+        blocks += [
+            table_of(what, found["rows"], PEER_COLUMNS | swept),
+            table_of(less, found["rows"], DIFFERENCE_COLUMNS, DIFFERENCE_TITLES),
+            _forecast_table(found),
+        ]
         if routers := found["routers"]:
-            console.print(f"Other people's routers, on the first {routers[0]['questions']} questions:")
+            what = f"Other people's routers, on the first {routers[0]['questions']} questions:"
             own = {"router": at("arm")} | {name: each for name, each in PEER_COLUMNS.items() if name != "arm"}
-            told = table_of(routers, own | {"seconds": at("seconds", form=".2f")})
-            console.print(told, table_of(routers, DIFFERENCE_COLUMNS, DIFFERENCE_TITLES), sep="\n")
-    console.print(agreement_line(report["against_the_client"]))
+            blocks.append(table_of(what, routers, own | {"seconds": at("seconds", form=".2f")}))
+            blocks.append(table_of("", routers, DIFFERENCE_COLUMNS, DIFFERENCE_TITLES))
+    return [*blocks, agreement_line(report["against_the_client"])]
 
 
 def _best(found: dict[str, Any], between: str) -> str:
@@ -83,8 +84,8 @@ def _best(found: dict[str, Any], between: str) -> str:
 PEER_COLUMNS = {
     "arm": at("arm"),
     "right": at("right"),
-    "RPI": interval("rpi"),
-    "bill": interval("bill"),
+    "RPI": with_interval("rpi"),
+    "bill": with_interval("bill"),
     "sent": at("sent", form=".2f"),
     "requests": at("requests", form=".2f"),
 }
@@ -107,13 +108,13 @@ def _forecast_table(found: dict[str, Any]) -> Table:
     told = [each | {"of": rows[each["arm"]]} for each in found["forecasts"]]
     columns = {
         "arm": at("arm"),
-        "bill told": interval("bill", digits=3),
+        "bill told": with_interval("bill", digits=3),
         "bill": at("of", "bill", "value", form=".3f"),
-        "told of drafts turned down": interval("share", digits=3),
-        "RPI told": interval("rpi", digits=3),
+        "told of drafts turned down": with_interval("share", digits=3),
+        "RPI told": with_interval("rpi", digits=3),
         "RPI": at("of", "rpi", "value", form=".3f"),
     }
-    return table_of(told, columns)
+    return table_of("Told by the first calibration questions' labels:", told, columns)
 
 
 PEERS_EPILOG = """
@@ -179,7 +180,7 @@ def peers(
             raise UsageError("--router and --num are of the test half")
         routed = dict.fromkeys(router or (), router_num)
         report = _report(dials, split.value, _ground_of(ladder, num, real=real), routed, processes, folder)
-        show(report, print_peers_report, as_json=as_json)
+        show(report, peers_document, as_json=as_json)
 
 
 def _report(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
@@ -18,9 +17,9 @@ from hybrid.cli.lab_tables import (
     Out,
     Processes,
     out_folder,
-    print_text_report,
-    print_wordings,
     show,
+    text_document,
+    wordings_document,
     write_drawing,
 )
 
@@ -102,7 +101,7 @@ def text(
             report = text_report(grids, run_grids(run, report_progress))
         if plot is not None:
             write_drawing(plot, svg(report))
-        show(report, print_text_report, as_json=as_json)
+        show(report, text_document, as_json=as_json)
 
 
 # ``hybrid bench wordings``: the pair whose models say the same in other words.
@@ -147,7 +146,7 @@ def wordings(
     with exit_codes():
         with progress("the models are loaded") as report_progress:
             report = asyncio.run(_measure_wordings(num, concepts, report_progress))
-        show(report, print_wordings, as_json=as_json)
+        show(report, wordings_document, as_json=as_json)
 
 
 async def _measure_wordings(num: int, concepts: Path | None, report_progress: Any) -> dict[str, Any]:
@@ -164,7 +163,7 @@ async def _measure_wordings(num: int, concepts: Path | None, report_progress: An
         true = room.world_partition(world.local)
         world.partition = true if given is None else given
 
-        async def tried(split: Any, arms: Any) -> Mapping[str, Sequence[Tried]]:
+        async def tried(split: Any, arms: Any) -> Tried:
             problems = room.draw_problems(split, num)
             tell = lambda number: report_progress(f"{split} problem {number + 1} of {len(problems)}")  # noqa: E731
             return await room.try_arms(world, arms, problems, true, tell)

@@ -9,16 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
 
 from hybrid.errors import UsageError
+from hybrid.report import Block, Document, Table, Text, terminal
 
 SETTINGS = ("U", "C", "S", "SU", "new")
 PRICE = "1/0.1/4"
-# The widest tables: numbers that were cut off would say nothing, and a narrow terminal wraps lines.
-WIDTH, AUTO_WIDTH = 170, 200
 # Where the dials of ``auto`` stand, one under another; the other rules show what their dials reach.
 SHOWN_DIALS = ("auto", "auto, one worth", "auto, critic", "auto, critic, one worth")
 
@@ -46,12 +42,12 @@ def out_folder(out: Path | None, name: str) -> Path:
     return out or home_folder(user_cache_path) / name
 
 
-def show(report: dict[str, Any], print_tables: Callable[[dict[str, Any]], None], *, as_json: bool) -> None:
+def show(report: dict[str, Any], document_of: Callable[[dict[str, Any]], Document], *, as_json: bool) -> None:
     """Print a report as one JSON object, or as its tables."""
     if as_json:
         typer.echo(json.dumps(report))
     else:
-        print_tables(report)
+        terminal.show(document_of(report))
 
 
 def write_drawing(path: Path, drawing: str) -> None:
@@ -63,29 +59,14 @@ def write_drawing(path: Path, drawing: str) -> None:
         raise UsageError(msg) from None
 
 
-def wide_console(least: int = WIDTH) -> Console:
-    """Return a terminal that is wide enough for a table."""
-    return Console(highlight=False, width=max(Console(highlight=False).width, least))
-
-
 Cell = Callable[[Any], str]
 """Writes one cell of a row."""
 
 
-def aligned_table(*columns: str) -> Table:
-    """Return an empty table: the first column names its rows, the others hold numbers."""
-    table = Table(box=SIMPLE, header_style="bold")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left", no_wrap=True)
-    return table
-
-
-def table_of(rows: Iterable[Any], columns: Mapping[str, Cell], titles: Iterable[str] = ()) -> Table:
+def table_of(title: str, rows: Iterable[Any], columns: Mapping[str, Cell], titles: Iterable[str] = ()) -> Table:
     """Return a table of rows, a cell of each by its column's title. ``titles``: others, in the columns' order."""
-    table = aligned_table(*(titles or columns))
-    for row in rows:
-        table.add_row(*(cell(row) for cell in columns.values()))
-    return table
+    cells = [tuple(cell(row) for cell in columns.values()) for row in rows]
+    return Table(title, tuple(titles or columns), cells)
 
 
 def at(*path: Any, form: str = "") -> Cell:
@@ -99,7 +80,7 @@ def at(*path: Any, form: str = "") -> Cell:
     return cell
 
 
-def interval(*path: Any, digits: int = 2) -> Cell:
+def with_interval(*path: Any, digits: int = 2) -> Cell:
     """Write the estimate at a path."""
 
     def cell(row: Any) -> str:
@@ -118,12 +99,12 @@ def estimate(told: dict[str, Any] | None, digits: int = 2) -> str:
     return f"{told['value']:.{digits}f} ({low} to {high})"
 
 
-def agreement_line(told: dict[str, Any]) -> str:
+def agreement_line(told: dict[str, Any]) -> Text:
     """Say how many answers of the client over the bundled server are those of the world."""
     if not told["answers"]:
-        return "No answer was written again by the client."
+        return Text("No answer was written again by the client.")
     same, greedy = f"{told['same']} of {told['answers']}", told["other_text_greedy"]
-    return (
+    return Text(
         f"{same} answers that the client over the bundled server wrote again are the same, with their requests and "
         f"bills; {told['other_requests']} have other requests. {told['other_text']} have another text, {greedy} of "
         f"them greedy ({told['other_text_greedy_at_a_near_tie']} at a near tie); a draw turns round more easily."
@@ -133,34 +114,30 @@ def agreement_line(told: dict[str, Any]) -> str:
 # ---- hybrid bench text ---------------------------------------------------------------------------------------------
 
 
-def print_text_report(report: dict[str, Any]) -> None:
-    """Print every section's tables."""
-    console = wide_console()
+def text_document(report: dict[str, Any]) -> Document:
+    """Return every section's tables."""
     compared = [section for section in report["sections"] if section["positions"]]
-    if compared:
-        console.print("\nThe two models along the reference's greedy text (95 % intervals over questions):")
-        console.print(_position_table(compared), _interval_table(compared), sep="\n")
+    blocks: list[Block] = [*_position_tables(compared)] if compared else []
     for section in report["sections"]:
-        title = f"\n{section['section']}, {section['questions']} questions"
+        title = f"{section['section']}, {section['questions']} questions"
         if len(section["rules"]) > 2:
-            console.print(f"{title}: what each rule recovers, and its bill as a multiple of the reference's:")
-            console.print(table_of(section["rules"], RULE_COLUMNS), table_of(section["rules"], BILL_COLUMNS), sep="\n")
-        console.print(f"{title}: whole questions sent to the reference, at half its bill (random: 0.50 at 0.50):")
-        console.print(table_of(section["routing"], ROUTING_COLUMNS))
-        if section["right"]["questions"]:
-            console.print(f"{title}: right answers of {section['right']['questions']} graded:")
+            what = f"{title}: what each rule recovers, and its bill as a multiple of the reference's:"
+            blocks += [table_of(what, section["rules"], RULE_COLUMNS), table_of("", section["rules"], BILL_COLUMNS)]
+        what = f"{title}: whole questions sent to the reference, at half its bill (random: 0.50 at 0.50):"
+        blocks.append(table_of(what, section["routing"], ROUTING_COLUMNS))
+        if num := section["right"]["questions"]:
             told = [{"rpi": None, "bill": 1.0 if name == "cloud" else 0.0, "name": name} | each
                     for name, each in section["right"].items() if isinstance(each, dict)]  # fmt: skip
-            columns = {"": at("name"), "right": estimate, "RPI": interval("rpi"), "bill": at("bill", form=".2f")}
-            console.print(table_of(told, columns))
-    console.print(agreement_line(report["against_the_client"]))
+            columns = {"": at("name"), "right": estimate, "RPI": with_interval("rpi"), "bill": at("bill", form=".2f")}
+            blocks.append(table_of(f"{title}: right answers of {num} graded:", told, columns))
+    return [*blocks, agreement_line(report["against_the_client"])]
 
 
 RULE_COLUMNS = {
     "recovered share of the loss": at("rule"),
-    "excess": interval("recovered", "excess per_token"),
-    "NLL": interval("recovered", "nll per_token"),
-    "excess per answer": interval("recovered", "excess per_answer"),
+    "excess": with_interval("recovered", "excess per_token"),
+    "NLL": with_interval("recovered", "nll per_token"),
+    "excess per answer": with_interval("recovered", "excess per_answer"),
     "cloud": at("cloud_tokens", form=".0%"),
     "rep.": at("repetition", form=".2f"),
     "tokens": at("tokens", form=".0f"),
@@ -170,41 +147,55 @@ BILL_COLUMNS = {
     f"bill at {PRICE}": at("rule"),
     **{name: at("bill", f"{PRICE} {name}", "value", form=".2f") for name in SETTINGS},
     "requests": at("requests", form=".1f"),
-    "advantage in U": interval("advantage", f"{PRICE} U", "excess"),
-    "in C": interval("advantage", f"{PRICE} C", "excess"),
-    "in new": interval("advantage", f"{PRICE} new", "excess"),
+    "advantage in U": with_interval("advantage", f"{PRICE} U", "excess"),
+    "in C": with_interval("advantage", f"{PRICE} C", "excess"),
+    "in new": with_interval("advantage", f"{PRICE} new", "excess"),
 }
 ROUTING_COLUMNS = {
     "by": at("rule"),
-    "excess": interval("recovered", "excess per_token"),
-    "NLL": interval("recovered", "nll per_token"),
-    "advantage, U": interval("advantage", f"{PRICE} U", "excess"),
-    "S": interval("advantage", f"{PRICE} S", "excess"),
+    "excess": with_interval("recovered", "excess per_token"),
+    "NLL": with_interval("recovered", "nll per_token"),
+    "advantage, U": with_interval("advantage", f"{PRICE} U", "excess"),
+    "S": with_interval("advantage", f"{PRICE} S", "excess"),
     "bill at 0.5": at("bill_at", "excess", "0.5", form=".2f"),
     "0.8": at("bill_at", "excess", "0.8", form=".2f"),
     "0.95": at("bill_at", "excess", "0.95", form=".2f"),
 }
 
 
-def _position_table(sections: Sequence[dict[str, Any]]) -> Table:
-    table = aligned_table("", *(f"{each['section']} ({each['positions']['positions']})" for each in sections))
+POSITION_ROWS = {
+    "greedy agreement": with_interval("agreement"),
+    "KL mean, nats": with_interval("kl_mean"),
+    "KL median": with_interval("kl_median"),
+    **{f"share of KL > {limit}": with_interval("kl_above", limit) for limit in ("0.5", "1.5", "3")},
+    "AUROC of entropy for disagreement": with_interval("entropy_auroc"),
+    "mass beyond the top 20, median": with_interval("beyond_top_20", "median", digits=3),
+    "mass beyond the top 20, p90": with_interval("beyond_top_20", "p90", digits=3),
+    "a sampled draft accepted": with_interval("acceptance", "sampled"),
+    **{f"greedy draft stands at token {offset + 1}": at("acceptance", "span", offset, "kept", form=".2f")
+       for offset in (0, 1, 3, 7)},
+}  # fmt: skip
+KL_COLUMNS = {
+    "KL interval": at("name"),
+    "width, median": lambda row: at("width_median", "value", form=".3f")(row).replace("-", "inf"),
+    "p90": lambda row: at("width_p90", "value", form=".3f")(row).replace("-", "inf"),
+    "holds the value": at("covered", "value", form=".3f"),
+    "open at 0.5": at("undecided_at_0.5", "value", form=".3f"),
+    "lower end right": at("lower_end_right_at_0.5", "value", form=".3f"),
+    "upper end": at("upper_end_right_at_0.5", "value", form=".3f"),
+}
+
+
+def _position_tables(sections: Sequence[dict[str, Any]]) -> tuple[Table, Table]:
+    titles = ("", *(f"{each['section']} ({each['positions']['positions']})" for each in sections))
     found = [each["positions"] for each in sections]
-    table.add_row("greedy agreement", *(estimate(each["agreement"]) for each in found))
-    table.add_row("KL mean, nats", *(estimate(each["kl_mean"]) for each in found))
-    table.add_row("KL median", *(estimate(each["kl_median"]) for each in found))
-    for limit in found[0]["kl_above"]:
-        table.add_row(f"share of KL > {limit}", *(estimate(each["kl_above"][limit]) for each in found))
-    table.add_row("AUROC of entropy for disagreement", *(estimate(each["entropy_auroc"]) for each in found))
-    table.add_row("mass beyond the top 20, median", *(estimate(each["beyond_top_20"]["median"], 3) for each in found))
-    table.add_row("mass beyond the top 20, p90", *(estimate(each["beyond_top_20"]["p90"], 3) for each in found))
-    table.add_row("a sampled draft accepted", *(estimate(each["acceptance"]["sampled"]) for each in found))
-    for offset in (0, 1, 3, 7):
-        kept = (each["acceptance"]["span"][offset]["kept"] for each in found)
-        table.add_row(f"greedy draft stands at token {offset + 1}", *("-" if k is None else f"{k:.2f}" for k in kept))
-    for name in found[0]["certificates"]:
-        told = (each["certificates"][name] for each in found)
-        table.add_row(f"certificate {name}: median; proves", *(_certificate(each) for each in told))
-    return table
+    rows = [(name, *(cell(each) for each in found)) for name, cell in POSITION_ROWS.items()]
+    rows += [(f"certificate {name}: median; proves", *(_certificate(each["certificates"][name]) for each in found))
+             for name in found[0]["certificates"]]  # fmt: skip
+    intervals = [{"name": f"{section['section']}, k = {k}"} | told
+                 for section in sections for k, told in section["positions"]["intervals"].items()]  # fmt: skip
+    what = "The two models along the reference's greedy text (95 % intervals over questions):"
+    return Table(what, titles, rows), table_of("", intervals, KL_COLUMNS)
 
 
 def _certificate(told: dict[str, Any]) -> str:
@@ -212,71 +203,54 @@ def _certificate(told: dict[str, Any]) -> str:
     return "-" if middle is None else f"{middle:.3f}; {proved:.2f}"
 
 
-def _interval_table(sections: Sequence[dict[str, Any]]) -> Table:
-    table = aligned_table(
-        "KL interval", "width, median", "p90", "holds the value", "open at 0.5", "lower end right", "upper end"
-    )
-    for section in sections:
-        for k, told in section["positions"]["intervals"].items():
-            names = ("covered", "undecided_at_0.5", "lower_end_right_at_0.5", "upper_end_right_at_0.5")
-            widths = (
-                "inf" if told[name]["value"] is None else f"{told[name]['value']:.3f}"
-                for name in ("width_median", "width_p90")
-            )
-            table.add_row(f"{section['section']}, k = {k}", *widths, *(f"{told[name]['value']:.3f}" for name in names))
-    return table
-
-
 # ---- hybrid bench auto ---------------------------------------------------------------------------------------------
 
 
-def print_auto_report(report: dict[str, Any]) -> None:
-    """Print every section's tables."""
-    console = wide_console(AUTO_WIDTH)
+def auto_document(report: dict[str, Any]) -> Document:
+    """Return every section's tables."""
+    blocks: list[Block] = []
     for section in report["sections"]:
-        console.print(f"\n{section['section']}, {section['problems']} problems (95 % intervals over problems):")
-        console.print(table_of(section["arms"], ARM_COLUMNS))
+        title = f"{section['section']}, {section['problems']} problems (95 % intervals over problems):"
+        blocks.append(table_of(title, section["arms"], ARM_COLUMNS))
         for setting, rules in section["rules"].items():
             title, oracle = f"{section['section']}, {setting}", section["oracle"][setting]
-            console.print(f"{title}: the dials of auto (default {report['default']:g}):")
             shown = [{"rule": rule["rule"]} | dial for rule in rules for dial in rule["dials"]
                      if rule["rule"] in SHOWN_DIALS or len(rule["dials"]) == 1]  # fmt: skip
-            console.print(table_of(shown, DIAL_COLUMNS))
-            console.print(f"{title}: the bill at a wanted RPI, its dials mixed by a coin:")
+            dials = table_of(f"{title}: the dials of auto (default {report['default']:g}):", shown, DIAL_COLUMNS)
             swept = [rule for rule in rules if len(rule["dials"]) > 1]
             swept = [*swept, {"rule": "oracle of whole answers", "bill_at": oracle}]
-            wanted = {at_rpi: interval("bill_at", at_rpi, digits=3) for at_rpi in oracle}
-            console.print(table_of(swept, {"bill at RPI": at("rule"), **wanted}))
+            wanted = {"bill at RPI": at("rule")} | {rpi: with_interval("bill_at", rpi, digits=3) for rpi in oracle}
+            blocks += [dials, table_of(f"{title}: the bill at a wanted RPI, its dials mixed by a coin:", swept, wanted)]
             if compared := section["compared"][setting]:
-                console.print(f"{title}: less the bill of a control, and of the gap so closed:")
-                names = {"rule, against": lambda row: f"{row['rule']}, {row['against']}"}
-                columns = {f"{what} at {at_rpi}": interval(at_rpi, what, digits=3)
-                           for at_rpi in oracle for what in ("difference", "closed")}  # fmt: skip
-                console.print(table_of(compared, names | columns))
-        console.print("Which drafts are turned down:", table_of(section["verdicts"], VERDICT_COLUMNS))
+                columns: dict[str, Cell] = {"rule, against": lambda row: f"{row['rule']}, {row['against']}"}
+                columns |= {f"{what} at {rpi}": with_interval(rpi, what, digits=3)
+                            for rpi in oracle for what in ("difference", "closed")}  # fmt: skip
+                what = f"{title}: less the bill of a control, and of the gap so closed:"
+                blocks.append(table_of(what, compared, columns))
+        blocks.append(table_of("Which drafts are turned down:", section["verdicts"], VERDICT_COLUMNS))
     arms = report["families"][0]["rpi"] if report["families"] else ()
-    own = {"RPI": at("family"), "problems": at("problems"), "gap": at("gap")}
-    families = own | {arm: at("rpi", arm, "value", form=".2f") for arm in arms}
-    console.print("\nBy family, over all seeds:", table_of(report["families"], families))
+    families = {"RPI": at("family"), "problems": at("problems"), "gap": at("gap")}
+    families |= {arm: at("rpi", arm, "value", form=".2f") for arm in arms}
     planned = report["planned_again"]
-    console.print(f"{planned['same']} of {planned['answers']} planned answers that were written again are the same.")
-    console.print(agreement_line(report["against_the_client"]))
+    again = f"{planned['same']} of {planned['answers']} planned answers that were written again are the same."
+    blocks += [table_of("By family, over all seeds:", report["families"], families), Text(again)]
+    return [*blocks, agreement_line(report["against_the_client"])]
 
 
 ARM_COLUMNS = {
     "bill, of the cloud's alone": at("arm"),
     "right": at("right"),
-    "RPI": interval("rpi"),
-    **{name: interval("bill", name) for name in SETTINGS},
+    "RPI": with_interval("rpi"),
+    **{name: with_interval("bill", name) for name in SETTINGS},
     "cloud tokens": at("cloud_tokens", form=".0%"),
     "requests": at("requests", form=".2f"),
 }
 DIAL_COLUMNS: dict[str, Cell] = {
     "rule": at("rule"),
     "dial": at("dial", form="g"),
-    "RPI": interval("rpi"),
-    "bill": interval("bill"),
-    "over the presets'": interval("over_presets"),
+    "RPI": with_interval("rpi"),
+    "bill": with_interval("bill"),
+    "over the presets'": with_interval("over_presets"),
     "cloud tokens": at("cloud_tokens", form=".0%"),
     **{action: (lambda row, action=action: f"{row['actions'].get(action, 0.0):.0%}")  # type: ignore[misc]
        for action in ("keep", "check", "write", "write on")},
@@ -290,37 +264,36 @@ VERDICT_COLUMNS = {
 }
 
 
-def print_routed_report(report: dict[str, Any]) -> None:
-    """Print every section's tables of ``--real``."""
-    console = wide_console()
+def routed_document(report: dict[str, Any]) -> Document:
+    """Return every section's tables of ``--real``."""
+    blocks: list[Block] = []
     for section in report["sections"]:
-        console.print(
-            f"\n{section['section']}: {section['questions']} questions, dials from {section['calibrated_on']} others "
+        what = (
+            f"{section['section']}: {section['questions']} questions, dials from {section['calibrated_on']} others "
             "(95 % intervals over questions; bills as multiples of the reference's):"
         )
         dials = [{"title": f"{each['tariff']}, {row['dial']}"} | row
                  for each in section["tariffs"] for row in each["dials"]]  # fmt: skip
-        console.print(table_of(dials, ROUTED_COLUMNS))
-        console.print("The bill at a recovered share, the dial swept over these questions, excess / NLL:")
+        blocks.append(table_of(what, dials, ROUTED_COLUMNS))
+        what = "The bill at a recovered share, the dial swept over these questions, excess / NLL:"
         swept = [{"title": each["tariff"]} | each for each in section["tariffs"]]
         swept += [{"title": f"U, {each['rule']}"} | each for each in section["orders"]]
-        console.print(table_of(swept, SWEPT_COLUMNS))
+        blocks.append(table_of(what, swept, SWEPT_COLUMNS))
         if any(each["right"] for each in section["tariffs"]):
             first = section["tariffs"][0]
-            told = {name: interval(key) for name, key in RIGHT_COLUMNS.items()}
-            right = table_of(first["right"], {"dial": at("dial"), "questions": at("questions"), **told})
-            console.print(f"Right answers on the graded ones, tariff {first['tariff']}:", right)
-    console.print(agreement_line(report["against_the_client"]))
+            title = f"Right answers on the graded ones, tariff {first['tariff']}:"
+            blocks.append(table_of(title, first["right"], RIGHT_COLUMNS))
+    return [*blocks, agreement_line(report["against_the_client"])]
 
 
 ROUTED_COLUMNS = {
     "tariff, dial": at("title"),
     "worth": at("worth", form=".2f"),
-    "recovered, excess": interval("recovered", "excess per_token"),
-    "recovered, NLL": interval("recovered", "nll per_token"),
-    "bill": interval("bill"),
-    "advantage, excess": interval("advantage", "excess"),
-    "advantage, NLL": interval("advantage", "nll"),
+    "recovered, excess": with_interval("recovered", "excess per_token"),
+    "recovered, NLL": with_interval("recovered", "nll per_token"),
+    "bill": with_interval("bill"),
+    "advantage, excess": with_interval("advantage", "excess"),
+    "advantage, NLL": with_interval("advantage", "nll"),
     **{action: at("actions", action, form=".0%") for action in ("write", "spans", "other")},
 }
 SWEPT_COLUMNS = {
@@ -329,34 +302,42 @@ SWEPT_COLUMNS = {
                        " / ".join(at("bill_at", loss, share, form=".2f")(row) for loss in ("excess", "nll")))
        for share in ("0.5", "0.8", "0.95")},
 }  # fmt: skip
-RIGHT_COLUMNS = {"local": "local", "cloud": "cloud", "so": "right", "RPI": "rpi", "bill": "bill"}
+RIGHT_COLUMNS = {
+    "dial": at("dial"),
+    "questions": at("questions"),
+    "local": with_interval("local"),
+    "cloud": with_interval("cloud"),
+    "so": with_interval("right"),
+    "RPI": with_interval("rpi"),
+    "bill": with_interval("bill"),
+}
 
 
 # ---- hybrid bench wordings -----------------------------------------------------------------------------------------
 
 
-def print_wordings(report: dict[str, Any]) -> None:
-    """Print both splits, and what concepts are worth at equal bills."""
-    console = wide_console()
-    pairs = report["pairs"]
-    console.print(
+def wordings_document(report: dict[str, Any]) -> Document:
+    """Return both splits, and what concepts are worth at equal bills."""
+    pairs, compared = report["pairs"], report["compared"]
+    counted = (
         f"Pairs of words that are held for one: {pairs['found']}, true {pairs['true']}; precision "
         f"{estimate(pairs['precision'])}, recall {estimate(pairs['recall'])}."
     )
-    compared = report["compared"]
-    console.print(
+    along = (
         f"Along the large model's answers, {compared['tokens']} tokens: mean KL {estimate(compared['kl'])} nats, over "
         f"concepts {estimate(compared['concept_kl'])}; beyond 0.5 {estimate(compared['beyond'])}, of these wording "
         f"{estimate(compared['of_these_wording'])}."
     )
+    paid = {f"{what} {tariff}": with_interval(what.replace(" ", "_"), tariff)
+            for tariff in ("U", "C") for what in ("bill", "over a coin")}  # fmt: skip
+    last = {"hand-overs": at("handoffs"), "wording": with_interval("wording"), "kept": at("kept")}
+    tables = []
     for split in ("calibration", "test"):
-        paid = {f"{what} {tariff}": interval(what.replace(" ", "_"), tariff)
-                for tariff in ("U", "C") for what in ("bill", "over a coin")}  # fmt: skip
-        last = {"hand-overs": at("handoffs"), "wording": interval("wording"), "kept": at("kept")}
         arms = [{"arm": name} | arm for name, arm in report[split].items()]
-        console.print(table_of(arms, {split: at("arm"), "right": interval("right")} | paid | last))
-    for each in report["concepts_over_kl"]:
-        console.print(
-            f"{each['tariff']}, within {each['budget']:g} of the large model's bill: {each['arm']} is right more often "
-            f"than {each['other']} by {estimate(each)}."
-        )
+        tables.append(table_of("", arms, {split: at("arm"), "right": with_interval("right")} | paid | last))
+    gains = [
+        f"{each['tariff']}, within {each['budget']:g} of the large model's bill: {each['arm']} is right more often "
+        f"than {each['other']} by {estimate(each)}."
+        for each in report["concepts_over_kl"]
+    ]
+    return [Text(counted), Text(along), *tables, *map(Text, gains)]

@@ -160,7 +160,7 @@ def _settings(arm: Arm, pair: ServedPair) -> Settings:
 #
 # The laws, tested in ``tests/bench/test_comparison.py``: every ratio is over runs of this comparison; a bill's ratio is
 # over the large model's own run on the same problems; an undefined number is None. The arms worth comparing are named
-# in ``demo.py`` and ``calibration.py``.
+# in ``demo.py``.
 
 # The smallest family, facts, has at least one problem a fact in either split that is not trained on.
 MOST_PROBLEMS = 150 * len(FAMILIES)

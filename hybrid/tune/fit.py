@@ -43,7 +43,9 @@ from hybrid.defer.learned import (
 )
 from hybrid.defer.logistic import LinearModel, Scale, SparseRows, fit_logistic, fit_ridge
 from hybrid.errors import UsageError
+from hybrid.policy.plan import WORTH
 from hybrid.prob import Floats
+from hybrid.spend import AskPrices
 
 FOLDS = 5
 # How strongly weights are pulled to zero. On the bundled pair's calibration questions three times as much or a third
@@ -59,9 +61,8 @@ TREES = {"max_iter": 150, "learning_rate": 0.07, "max_leaf_nodes": 16, "l2_regul
 BLOCKS = (8, 16, 32, 64)
 # Above this share of turned-down drafts a verdict says little of a draft.
 MOST_TURNED_DOWN = 0.8
-# The default dials: a turned-down answer is worth 2.2 times what the cloud alone takes for it; or half the bill, at the
-# common ratio of prices (1 for a token that is read, 4 for one that is written).
-WORTH, SHARE_OF_BILL, WRITTEN = 2.2, 0.5, 4.0
+# The default dial where the loss is nats: half the bill, at the common ratio of prices.
+SHARE_OF_BILL = 0.5
 # Fewer questions than folds cannot be told by folds.
 FEWEST = 10
 # Of so many questions a fifth is held out: twenty are the fewest that a risk of 5 % can be taken from.
@@ -308,12 +309,9 @@ def _row(question: LabelledQuestion, chance: float, told: float) -> CalibrationQ
 def _default_worth(loss: LossKind, rows: Sequence[CalibrationQuestion]) -> float:
     if loss == "verdict":
         return WORTH
-    prompt, drafted, written = (
-        np.array([getattr(each, name) for each in rows], dtype=np.float64)
-        for name in ("prompt_tokens", "draft_tokens", "cloud_tokens")
-    )
+    prompt, *tokens = np.array([(each.prompt_tokens, each.draft_tokens, each.cloud_tokens) for each in rows], float).T
     try:
-        routed = RoutedQuestions.of(rows, prompt + WRITTEN * drafted, prompt + WRITTEN * written)
+        routed = RoutedQuestions.of(rows, *(np.asarray(AskPrices().write(prompt, each, 0)) for each in tokens))
     except ValueError:  # no draft loses anything
         return WORTH
     return routed.worth_at_bill(SHARE_OF_BILL)

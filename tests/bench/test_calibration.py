@@ -6,11 +6,10 @@ import json
 
 import pytest
 
-from hybrid.lab.calibration import ARMS, SWEEP, choose_arms, is_shipped, to_json
-from hybrid.lab.demo import DOUBT, KL
+from hybrid.lab.demo import DOUBT, KL, SWEEP, SWEPT_ARMS, choose_arms, is_shipped, sweep_to_json
 from hybrid.record.answer import Token
 
-RIGHT = {arm.name: "0" * 10 for arm in ARMS} | {"large": "1" * 10}
+RIGHT = {arm.name: "0" * 10 for arm in SWEPT_ARMS} | {"large": "1" * 10}
 
 
 @pytest.fixture
@@ -19,8 +18,8 @@ def swept(compared, answer):
 
     def make(right, nanousd):
         token = Token(1, "x", "local", "accepted")
-        answers = {arm.name: (answer(token, nanousd=nanousd.get(arm.name, 5)),) * 10 for arm in ARMS}
-        return compared(RIGHT | right, ARMS, answers, split="calibration")
+        answers = {arm.name: (answer(token, nanousd=nanousd.get(arm.name, 5)),) * 10 for arm in SWEPT_ARMS}
+        return compared(RIGHT | right, SWEPT_ARMS, answers, split="calibration")
 
     return make
 
@@ -53,7 +52,7 @@ def test_the_sweep_is_the_one_that_is_told():
     ]
     assert {tuple(arm.choices) for arm in SWEEP if arm.policy == "kl"} == {("threshold", "span", "hold")}
     assert [arm.choices["entropy"] for arm in SWEEP if arm.policy == "doubt"] == [0.03, 0.1, 0.3, 0.5]
-    assert len({arm.name for arm in ARMS}) == len(ARMS) == 18
+    assert len({arm.name for arm in SWEPT_ARMS}) == len(SWEPT_ARMS) == 18
 
 
 def test_what_the_demonstration_ships_is_one_of_the_sweep():
@@ -61,7 +60,7 @@ def test_what_the_demonstration_ships_is_one_of_the_sweep():
 
 
 def test_the_json_has_a_row_for_each_arm_and_the_choice_beside_what_is_shipped(swept):
-    found = to_json(swept({"kl 0.5/128/12": "1" * 10}, {"large": 6}))
+    found = sweep_to_json(swept({"kl 0.5/128/12": "1" * 10}, {"large": 6}))
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert [row["policy"] for row in found["arms"]] == ["local", *["kl"] * 12, *["doubt"] * 4, "cloud"]
     assert found["arms"][4] == {

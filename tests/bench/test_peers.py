@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.cli import app
-from hybrid.cli.bench_peers import print_peers_report
+from hybrid.cli.bench_peers import peers_document
 from hybrid.cli.peers_forecasts import add_forecasts, bought_grid
 from hybrid.defer import Calibration, LabelledQuestion
 from hybrid.errors import UsageError
@@ -34,6 +34,7 @@ from hybrid.lab.experiments.peers_report import GroundRecords, PeersTable, best_
 from hybrid.lab.experiments.questions import RUN_ARMS, bundled_ground
 from hybrid.lab.experiments.trials import label_of_json
 from hybrid.lab.experiments.world import open_world
+from hybrid.report import terminal
 from hybrid.tasks.statistics import Resamples
 from hybrid.tune.bought import CERTIFICATES, BoughtText
 from hybrid.tune.fit import fit
@@ -269,7 +270,7 @@ def test_both_reports_are_shown_whole(records, monkeypatch, capsys):
     monkeypatch.setattr("hybrid.lab.experiments.frame.resampled", partial(Resamples, num=40))
     ground = GroundRecords("here", records[:150], fitted, num_labels=100)
     report = ground.calibrated(print)
-    print_peers_report(report)
+    terminal.show(peers_document(report))
     asked = [
         ForeignRecord("cascadeflow", each["text"], each["cloud_right"], True, False, (("write", 20, 5),), 0.1)
         for each in records[200:210]
@@ -280,7 +281,7 @@ def test_both_reports_are_shown_whole(records, monkeypatch, capsys):
         [row] = found["routers"]
         assert row["right"] == sum(each["cloud_right"] for each in records[200:210])
         assert (row["questions"], row["sent"], row["requests"], row["rpi"]["value"]) == (10, 1.0, 1.0, 1.0)
-    print_peers_report(tried)
+    terminal.show(peers_document(tried))
     shown = capsys.readouterr().out
     assert "…" not in shown
     for words in each_of(

@@ -9,13 +9,14 @@ import pytest
 from cases import each_of
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
-from hybrid.cli.lab_tables import print_auto_report
+from hybrid.cli.lab_tables import auto_document
 from hybrid.defer import PriorScore
 from hybrid.lab.experiments.auto_trial import PRESETS, AutoRule, AutoTrial, CalibrationPrices
 from hybrid.lab.experiments.grid import CLOUD, LOCAL
 from hybrid.lab.experiments.problem_report import problem_report
 from hybrid.lab.experiments.questions import as_questions, draw_problems, fitted_problems
 from hybrid.lab.experiments.world import open_world
+from hybrid.report import terminal
 from hybrid.tasks import FAMILIES, split_of
 
 ONCE = next(arm for arm in PRESETS if arm.name == "once")
@@ -65,7 +66,7 @@ def test_the_table_has_the_models_alone_at_its_ends(tried, capsys):
         assert rows[arm]["rpi"]["value"] == end
     assert 0.0 < rows["once"]["bill"]["U"]["value"] < rows["once"]["bill"]["SU"]["value"]
     assert sum(row["problems"] for row in report["families"]) == len(records)
-    print_auto_report(report)
+    terminal.show(auto_document(report))
     assert "once" in capsys.readouterr().out
 
 

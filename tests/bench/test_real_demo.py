@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hybrid.cli import app
-from hybrid.cli.demo import real
+from hybrid.cli.demo.report import real_demonstration
 from hybrid.errors import UsageError
 from hybrid.lab import real_demo as room
 from hybrid.lab.arms import Trial
@@ -88,14 +88,14 @@ def test_the_figures_are_over_tokens_and_over_the_clouds_own_bill(found):
 
 
 def test_a_row_has_a_figure_for_each_column(found):
-    (shown,) = [block for block in real.demonstration(found) if isinstance(block, Table)]
+    (shown,) = [block for block in real_demonstration(found) if isinstance(block, Table)]
     assert [row[0] for row in shown.rows] == [arm.name for arm in ARMS]
     assert all(len(row) == len(shown.columns) for row in shown.rows)
     assert {name: figures for name, *figures in shown.rows}["kl"] == ["33.3 %", "2", "0.000000", "1.50", "0.938"]
 
 
 def test_every_answer_of_every_arm_is_shown_with_its_verdict(found):
-    shown = [block for block in real.demonstration(found) if isinstance(block, Tokens)]
+    shown = [block for block in real_demonstration(found) if isinstance(block, Tokens)]
     assert [question.heading for question in shown] == [f"{q.kind}: {q.text}" for q in found.questions]
     for number, question in each_of(enumerate(shown)):
         assert [each.name for each in question.answers] == [arm.name for arm in ARMS]
@@ -107,7 +107,7 @@ def test_every_answer_of_every_arm_is_shown_with_its_verdict(found):
 
 def test_a_terminal_of_80_columns_shows_every_figure(found):
     console = Console(file=StringIO(), width=80)
-    console.print(terminal.layout(real.demonstration(found), colours=False))
+    console.print(terminal.layout(real_demonstration(found), colours=False))
     text = console.file.getvalue()
     assert "…" not in text
     assert "Apache-2.0" in " ".join(text.split())
@@ -131,7 +131,7 @@ class Hovers(HTMLParser):
 
 
 def test_the_page_tells_each_tokens_excess_loss_and_no_handoff_is_left_out(found):
-    text = html.page("hybrid demo", real.demonstration(found))
+    text = html.page("hybrid demo", real_demonstration(found))
     hovers = Hovers(text).found
     assert len(hovers) == sum(len(a.tokens) for t in found.trials.values() for a in t.answers)
     nats = [f"{x:.2f} nats less likely than the reference" for x in (0.5, 0.25, 1.0, 0.0)]

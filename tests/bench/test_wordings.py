@@ -9,7 +9,7 @@ from cases import each
 from hybrid import partitions
 from hybrid.engine.llama import Weights
 from hybrid.lab.experiments import wordings as room
-from hybrid.lab.experiments.wordings import Choice, PairCounts, Tried, choose_arms, count_pairs
+from hybrid.lab.experiments.wordings import Choice, PairCounts, choose_arms, count_pairs
 from hybrid.lab.experiments.world import open_world
 from hybrid.partitions.partition_file import PartitionFile, groups_with_text, load_partition
 from hybrid.prob import Partition
@@ -21,7 +21,8 @@ from hybrid.types import Sampling
 def tried(right, bill, handoffs=0, wording=0, kept=0, num=10):
     """An arm that has so many of ten problems right, each at the same bill; a cache halves it but for the cloud's."""
     bills = {"U": bill, "C": bill / 2 if bill < 100 else bill}
-    return [Tried(number < right, bills, handoffs, wording, kept) for number in range(num)]
+    own = {"bills": bills, "handoffs": handoffs, "wording": wording, "kept": kept}
+    return [{"right": number < right} | own for number in range(num)]
 
 
 @pytest.fixture(scope="module")
@@ -155,12 +156,12 @@ async def two_answers(threshold):
 
 def test_the_small_model_is_wrong_alone_and_right_with_a_hand_over_that_is_no_wording():
     found, answer = asyncio.run(two_answers(0.5))
-    assert not found["local"].right
-    assert found["cloud"].right
-    assert found["kl:0.5"].right
-    assert found["concepts:0.5"].right
-    assert found["kl:0.5"].num_wording > 0
-    assert found["concepts:0.5"].num_kept > 0
-    assert found["concepts:0.5"].num_handoffs > found["concepts:0.5"].num_wording
-    assert found["concepts:0.5"].bills["C"] < found["kl:0.5"].bills["C"]
+    assert not found["local"]["right"]
+    assert found["cloud"]["right"]
+    assert found["kl:0.5"]["right"]
+    assert found["concepts:0.5"]["right"]
+    assert found["kl:0.5"]["wording"] > 0
+    assert found["concepts:0.5"]["kept"] > 0
+    assert found["concepts:0.5"]["handoffs"] > found["concepts:0.5"]["wording"]
+    assert found["concepts:0.5"]["bills"]["C"] < found["kl:0.5"]["bills"]["C"]
     assert answer.tokens[0].source == "local", "its first word is another than the cloud's, and stands"

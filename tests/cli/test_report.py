@@ -10,7 +10,7 @@ from msgspec import structs
 
 from hybrid.cli.demo import report
 from hybrid.cli.show import provenance
-from hybrid.lab import calibration
+from hybrid.lab import demo
 from hybrid.lab.demo import ARMS, DOUBT, KL
 from hybrid.record.answer import Token
 from hybrid.report import LEGEND
@@ -32,18 +32,18 @@ def test_a_row_has_a_figure_for_each_column(compared, answer):
 def test_what_is_not_defined_is_a_dash(compared):
     found = compared(UNCLEAR)
     assert report.row(found, "kl")[-1] == "-"
-    assert report.interval(found.rpi("kl")) == "-"
+    assert report.with_interval(found.rpi("kl")) == "-"
 
 
 def test_an_rpi_stands_with_its_interval(compared):
     found = compared(CLEAR)
-    assert report.interval(found.rpi("kl")) == "0.80 (0.50 to 1.00)"
-    assert report.interval(found.rpi("doubt")) == "1.00 (1.00 to 1.00)"
+    assert report.with_interval(found.rpi("kl")) == "0.80 (0.50 to 1.00)"
+    assert report.with_interval(found.rpi("doubt")) == "1.00 (1.00 to 1.00)"
 
 
 def test_an_interval_without_an_end_says_so(compared):
     right = {"small": "0" * 40 + "1" * 24, "kl": "1" * 64, "doubt": "0" * 64, "large": "1" * 40 + "0" * 24}
-    assert report.interval(compared(right).rpi("kl")).endswith("(unbounded to unbounded)")
+    assert report.with_interval(compared(right).rpi("kl")).endswith("(unbounded to unbounded)")
 
 
 def test_both_raw_scores_are_told_with_and_without_an_rpi(compared):
@@ -94,10 +94,10 @@ def test_the_settings_are_told_as_the_flags_that_hybrid_ask_takes():
 
 
 def test_a_calibration_says_whether_the_demonstration_has_its_choice(compared):
-    right = {arm.name: "0" * 10 for arm in calibration.ARMS} | {"large": "1" * 10}
-    shipped = next(arm for arm in calibration.SWEEP if arm.policy == "doubt" and calibration.is_shipped(arm))
-    other = next(arm for arm in calibration.SWEEP if arm.policy == "kl" and not calibration.is_shipped(arm))
-    found = compared(right | {other.name: "1" * 9 + "0", shipped.name: "1" * 10}, calibration.ARMS)
+    right = {arm.name: "0" * 10 for arm in demo.SWEPT_ARMS} | {"large": "1" * 10}
+    shipped = next(arm for arm in demo.SWEEP if arm.policy == "doubt" and demo.is_shipped(arm))
+    other = next(arm for arm in demo.SWEEP if arm.policy == "kl" and not demo.is_shipped(arm))
+    found = compared(right | {other.name: "1" * 9 + "0", shipped.name: "1" * 10}, demo.SWEPT_ARMS)
     kl, doubt = report.choice(found)
     assert kl.startswith(f"kl: {report.settings(other)} has")
     assert kl.endswith("THE DEMONSTRATION HAS OTHERS.")

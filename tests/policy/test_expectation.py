@@ -6,14 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hybrid.defer import CalibrationQuestion, PriorScore
-from hybrid.policy.explanation import PlannedOutcome, expect, planned_outcomes
-from hybrid.policy.plan import Worth
+from hybrid.policy import Policy, SeededCoin, decode, requests
+from hybrid.policy.explanation import PlannedOutcome, expect, plan_bill, planned_outcomes
+from hybrid.policy.gates import ALWAYS
+from hybrid.policy.judges import Judge, Verdict
+from hybrid.policy.loop import TO_THE_END
+from hybrid.policy.plan import DraftPlan, Worth
 from hybrid.policy.planning import Planner
-from hybrid.spend import AskPrices
+from hybrid.prob import Dense
+from hybrid.spend import AskPrices, Price
 
 PRICES = AskPrices(1.0, 0.1, 4.0, closing=4.0)
 PLANNER = Planner(score=PriorScore("kl:0.7"), prices=PRICES, worth=Worth(2.2))
@@ -44,6 +49,79 @@ def test_at_worth_nothing_is_asked_and_all_is_where_everything_is_worth_it():
         found = expect(planned_outcomes((GOOD, BAD), replace(PLANNER, worth=Worth(worth))), 0.5)
         assert found.asks == asks
         assert (found.of_cloud == 0.0) == (asks == 0.0)
+
+
+class Decided(Planner):
+    """A planner that has decided."""
+
+    def plan(self, *_, **__):
+        return self.words[0]
+
+
+class PlaceJudge(Judge):
+    """Turns down what stands at a place."""
+
+    guarantee = ""
+
+    def __init__(self, place):
+        self.place = place
+
+    def __call__(self, span):
+        if self.place is None:
+            return Verdict(span.tokens)
+        return Verdict(span.tokens[: self.place], requests.PendingToken(1, "cloud", "recovered"), rejected=True)
+
+
+def bill_of_the_loop(plan, prices, prompt, num, written, place):
+    """Play a plan for a draft of so many tokens, which the cloud turns down at a place."""
+    planner = Decided(prompt_tokens=prompt, words=(plan,), labels=False)
+    policy = Policy("auto", num, ALWAYS, PlaceJudge(place), handoff_tokens=TO_THE_END, planner=planner)
+    flow, row = decode(policy, SeededCoin(0)), Dense.from_logits(np.zeros(2))
+    request, paid, known, shown, end = next(flow), 0.0, 0, 0, num
+    while True:
+        match request:
+            case requests.Draft():
+                draft = requests.PendingToken(0, "local", "unchecked", draft_row=row)
+                reply = requests.Drafted((draft,) * num, "check", ended=True)
+            case requests.Check(at, span):
+                paid += float(prices.check(prompt + len(at), len(span), known))
+                known = prompt + len(at) + (len(span) if place is None else place)
+                end = num if place is None else TO_THE_END
+                reply = requests.Scored((row,) * len(span))
+            case requests.Write(at, _):
+                paid += float(prices.write(prompt + len(at), max(1, written - len(at)), known))
+                end = len(at) + 1
+                reply = requests.Wrote((requests.PendingToken(1, "cloud", "written"),), ended=True)
+            case requests.Emit(tokens):
+                shown += len(tokens)
+                reply = requests.AnswerContinues() if shown < end else requests.AnswerEnded("stop")
+        try:
+            request = flow.send(reply)
+        except StopIteration:
+            return paid
+
+
+@given(
+    st.sampled_from(["keep", "check", "write"]),
+    st.sampled_from(["", ":cached", ":uncached", ":new"]),
+    st.integers(1, 500),
+    st.integers(1, 40),
+    st.integers(1, 60),
+    st.none() | st.integers(0, 39),
+    st.integers(0, 39),
+)
+@settings(max_examples=60)
+@example("check", ":new", 20, 10, 12, 4, 0)
+def test_the_bill_of_a_plan_is_that_of_the_requests_that_the_loop_sends(
+    action, tariff, prompt, num, written, place, at
+):
+    """The formula is no loop of its own: no row is kept of a calibration's question, so it cannot be played."""
+    prices = AskPrices.of(Price.parse(f"1/0.1/4{tariff}"))
+    place = None if place is None else place % num
+    plan = DraftPlan(action, at % num if action == "write" else num)
+    assert plan_bill(plan, prices, prompt, written, place) == bill_of_the_loop(
+        plan, prices, prompt, num, written, place
+    )
 
 
 outcomes = st.lists(

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
 
-from hybrid.cli.exits import check_writable, exit_codes, print_report
+from hybrid.cli.exits import check_writable, exit_codes, is_shown_on_a_terminal, print_report, progress
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
@@ -104,48 +101,44 @@ def _demonstrate(tasks: int | None, seed: int, *, keeps_cache: bool) -> tuple[Do
 
 
 def _demonstrate_real(tasks: int | None, seed: int, *, keeps_cache: bool) -> tuple[Document, dict[str, Any]]:
-    from hybrid.cli.demo import real  # noqa: PLC0415
+    from hybrid.cli.demo import report  # noqa: PLC0415
     from hybrid.lab import real_demo as room  # noqa: PLC0415
 
     count = room.NUM_QUESTIONS if tasks is None else tasks
     room.pick_questions(count, seed)
-    with _progress(room.ARMS, count) as report_answer:
-        tell = lambda said: typer.echo(f"hybrid: {said}", err=True)  # noqa: E731
+    with progress("the server starts") as tell:
+        report_answer = _teller(room.ARMS, count, tell)
         run = room.compare_real(count, seed, keep_cache=keeps_cache, report_answer=report_answer, report_build=tell)
         found = asyncio.run(run)
-    return real.demonstration(found), room.to_json(found)
+    return report.real_demonstration(found), room.to_json(found)
 
 
 def _calibrate(tasks: int | None, seed: int, *, keeps_cache: bool) -> tuple[Document, dict[str, Any]]:
     from hybrid.cli.demo import report  # noqa: PLC0415
-    from hybrid.lab import calibration as room  # noqa: PLC0415
+    from hybrid.lab import demo as room  # noqa: PLC0415
     from hybrid.lab.arms import Plan  # noqa: PLC0415
 
-    plan = Plan(room.NUM_PROBLEMS if tasks is None else tasks, "calibration", seed, keeps_cache)
+    plan = Plan(room.NUM_SWEPT if tasks is None else tasks, "calibration", seed, keeps_cache)
     comparison = _compare(room.ARMS, plan)
-    return report.calibration(comparison), room.to_json(comparison)
+    return report.calibration(comparison), room.sweep_to_json(comparison)
 
 
 def _compare(arms: Sequence[Arm], plan: Plan) -> Comparison:
     from hybrid.lab.arms import compare  # noqa: PLC0415
 
-    with _progress(arms, plan.num_problems) as report_answer:
-        return asyncio.run(compare(arms, plan, report_answer))
+    with progress("the server starts") as tell:
+        return asyncio.run(compare(arms, plan, _teller(arms, plan.num_problems, tell)))
 
 
-@contextmanager
-def _progress(arms: Sequence[Arm], num_problems: int) -> Iterator[ReportAnswer]:
-    """Show on standard error how far the arms are: a bar on a terminal, a line per finished arm elsewhere."""
-    console = Console(stderr=True, highlight=False)
+def _teller(arms: Sequence[Arm], num_problems: int, tell: Callable[[str], None]) -> ReportAnswer:
+    """Say how far the arms are: on a terminal after each answer, elsewhere where an arm has finished."""
     turn = {arm.name: f"({number} of {len(arms)})" for number, arm in enumerate(arms, start=1)}
+    every = is_shown_on_a_terminal()
 
-    def line(arm: Arm, num_done: int) -> None:
-        if num_done == num_problems:
-            typer.echo(f"hybrid: {arm.name} has answered {num_done} problems {turn[arm.name]}", err=True)
+    def told(arm: Arm, num_done: int) -> None:
+        if every:
+            tell(f"{arm.name} {turn[arm.name]}: {num_done} of {num_problems}")
+        elif num_done == num_problems:
+            tell(f"{arm.name} has answered {num_done} problems {turn[arm.name]}")
 
-    if not console.is_terminal:
-        yield line
-        return
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("the server starts", total=len(arms) * num_problems)
-        yield lambda arm, _: bar.update(task, advance=1, description=f"{arm.name} {turn[arm.name]}")
+    return told

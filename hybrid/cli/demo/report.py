@@ -1,8 +1,8 @@
 """The sentences and numbers of a demonstration, as a document.
 
-This file makes that of the bundled pair, ``real.py`` that of the real one. The laws (``tests/cli/test_report.py``):
-both models' raw scores stand beside every RPI, defined or not; a failing cloud is reported first; an undefined number
-is a dash.
+Of the real pair no answer is right or wrong but for a few, so each token's excess loss is told. The laws
+(``tests/cli/test_report.py``): both models' raw scores stand beside every RPI, defined or not; a failing cloud is
+reported first; an undefined number is a dash.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from hybrid.cli.show import provenance
+from hybrid.lab import real_demo
 from hybrid.lab.arms import LARGE, PRICE, SMALL, Arm, Comparison, Trial
-from hybrid.lab.calibration import choose_arms, is_shipped
-from hybrid.lab.demo import HOW_CHOSEN, HYBRIDS, pick_examples
+from hybrid.lab.demo import HOW_CHOSEN, HYBRIDS, choose_arms, is_shipped, pick_examples
+from hybrid.lab.real_demo import RealComparison
 from hybrid.record.answer import Answer, Token
 from hybrid.report import AnswerTokens, Block, Heading, Table, Text, Tokens
 from hybrid.tasks.statistics import Estimate
@@ -22,7 +23,9 @@ from hybrid.types import Divergence
 
 # Broken where a terminal of 80 columns needs it.
 COLUMNS = ("", "correct", "by the\ncloud", "requests", "bill in\nUSD", "of the large\nmodel's bill")
+REAL_COLUMNS = ("", "by the\ncloud", "requests", "bill in\nUSD", "of the\ncloud's", "excess nats\na token")
 UNDEFINED = "-"
+VERDICTS = {True: "right", False: "wrong", None: ""}
 HEADLINE = "A small model writes here, a large one is asked where it would disagree"
 
 
@@ -32,7 +35,7 @@ def demonstration(comparison: Comparison) -> list[Block]:
 
     def shown(name: str, number: int, heading: str) -> AnswerTokens:
         trial = comparison.trials[name]
-        return answer_tokens(heading, "right" if trial.correct[number] else "wrong", trial.answers[number])
+        return answer_tokens(heading, VERDICTS[trial.correct[number]], trial.answers[number])
 
     def example(number: int) -> Tokens:
         heading = f"{problems[number].family}: {problems[number].question}"
@@ -54,6 +57,30 @@ def demonstration(comparison: Comparison) -> list[Block]:
     ]
 
 
+def real_demonstration(found: RealComparison) -> list[Block]:
+    """Return what is shown of the real pair."""
+
+    def shown(name: str, number: int) -> AnswerTokens:
+        answer, losses = found.trials[name].answers[number], found.excess_nats[name][number]
+        return answer_tokens(name, VERDICTS[found.is_right(name, number)], answer, losses)
+
+    def example(number: int) -> Tokens:
+        question = found.questions[number]
+        return Tokens(f"{question.kind}: {question.text}", tuple(shown(name, number) for name in found.trials))
+
+    rows = [
+        (name, *figures(trial, found.bill_ratio(name)), f"{found.mean_excess_nats(name):.3f}")
+        for name, trial in found.trials.items()
+    ]
+    return [
+        *introduction(found.trials, "questions of the test split, drawn by the seed, the kinds taking turns"),
+        *map(example, range(len(found.questions))),
+        Heading(f"All {len(found.questions)} questions", page_only=True),
+        Table("", REAL_COLUMNS, rows),
+        *(Text(said, "faint") for said in _real_notes(found)),
+    ]
+
+
 def introduction(trials: Mapping[str, Trial], how_chosen: str) -> list[Block]:
     """Return what stands above the answers."""
     failed = warning(trials)
@@ -68,7 +95,7 @@ def calibration(comparison: Comparison) -> list[Block]:
     rows = []
     for name in comparison.trials:
         _, *cells = row(comparison, name)
-        rpi = "" if name in {SMALL.name, LARGE.name} else interval(comparison.rpi(name))
+        rpi = "" if name in {SMALL.name, LARGE.name} else with_interval(comparison.rpi(name))
         rows.append((name, cells[0], rpi, cells[1], cells[-1], "*" if name in best else ""))
     failed = warning(comparison.trials)
     return [
@@ -83,17 +110,17 @@ def calibration(comparison: Comparison) -> list[Block]:
 def row(comparison: Comparison, name: str) -> tuple[str, ...]:
     """Return an arm's figures, one for each of ``COLUMNS``."""
     trial, ratio = comparison.trials[name], comparison.bill_ratio(name)
-    return (
-        name,
-        f"{trial.num_correct} of {len(trial.correct)}",
-        f"{100 * trial.cloud_token_share:.1f} %",
-        str(trial.num_requests),
-        f"{trial.nanousd / 1e9:.6f}",
-        UNDEFINED if ratio is None else f"{ratio.value:.2f}",
-    )
+    right = f"{trial.num_correct} of {len(trial.correct)}"
+    return name, right, *figures(trial, None if ratio is None else ratio.value)
 
 
-def interval(found: Estimate | None) -> str:
+def figures(trial: Trial, ratio: float | None) -> tuple[str, ...]:
+    """Return what the cloud wrote, was asked and charged, and that over what it charges alone."""
+    share, usd = f"{100 * trial.cloud_token_share:.1f} %", f"{trial.nanousd / 1e9:.6f}"
+    return share, str(trial.num_requests), usd, UNDEFINED if ratio is None else f"{ratio:.2f}"
+
+
+def with_interval(found: Estimate | None) -> str:
     """Return a value and, in brackets, its 95 % interval."""
     if found is None:
         return UNDEFINED
@@ -104,8 +131,8 @@ def interval(found: Estimate | None) -> str:
 def scores(comparison: Comparison, name: str) -> tuple[tuple[str, str], ...]:
     """Return a hybrid's RPI and its bill's ratio, each with its 95 % interval, behind what they are called."""
     return (
-        (f"RPI of {name} (95 % interval)", interval(comparison.rpi(name))),
-        ("  its bill, of the large model's", interval(comparison.bill_ratio(name))),
+        (f"RPI of {name} (95 % interval)", with_interval(comparison.rpi(name))),
+        ("  its bill, of the large model's", with_interval(comparison.bill_ratio(name))),
     )
 
 
@@ -151,6 +178,29 @@ def about_scoring(*, keeps_cache: bool) -> str:
     return (
         "Checks do not read the server's prefix cache, and it tells nothing of that cache (as vLLM by default), so "
         "that every request pays for its whole prompt."
+    )
+
+
+def _real_notes(found: RealComparison) -> tuple[str, ...]:
+    """Return the sentences without which the figures cannot be read."""
+    cloud, local = real_demo.CLOUD.name, real_demo.LOCAL.name
+    models = f"{cloud} is {real_demo.PACKAGE}, {local} the same model rounded to 3 bits ({real_demo.LOCAL_MODEL})"
+    hybrids = " and ".join(arm.name for arm in real_demo.HYBRIDS)
+    excess = (
+        "Excess loss of a token: how much less likely it is to the reference than the reference's best token there, "
+        "in nats of log-probability, given the text so far; what the cloud alone writes costs nothing but near ties."
+    )
+    limits = (
+        f"Answers at temperature 0 end after {real_demo.MAX_TOKENS} tokens. The reference itself is small and often "
+        f"wrong: what is shown is how near the others come to its text, on {len(found.questions)} questions, which "
+        "prove nothing."
+    )
+    return (
+        f"{models}. {hybrids} are at their defaults.",
+        excess,
+        limits,
+        about_prices("the cloud's"),
+        about_scoring(keeps_cache=found.scoring_keeps_cache),
     )
 
 

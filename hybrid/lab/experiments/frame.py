@@ -134,7 +134,7 @@ def _cost(request: CountedRequest, setting: PriceSetting, prices: TokenPrices) -
 
 
 @cache
-def bill(requests: tuple[tuple[Any, ...], ...], setting: PriceSetting, prices: TokenPrices) -> float:
+def recorded_cost(requests: tuple[tuple[Any, ...], ...], setting: PriceSetting, prices: TokenPrices) -> float:
     """Return what recorded requests cost: a problem has some ten outcomes, and hundreds of dials lead to them."""
     return cost([CountedRequest(*sent) for sent in requests], setting, prices)
 
@@ -150,7 +150,7 @@ def column(answers: Answers, name: str) -> Floats:
 
 def bills(answers: Answers, setting: PriceSetting, prices: TokenPrices = PRICES[0]) -> Floats:
     """Return what each answer cost in prompt tokens, shape (N,)."""
-    told = [bill(tuple(map(tuple, each["requests"])), setting, prices) for each in answers]
+    told = [recorded_cost(tuple(map(tuple, each["requests"])), setting, prices) for each in answers]
     return np.array(told, dtype=np.float64)
 
 

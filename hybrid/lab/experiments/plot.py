@@ -1,6 +1,8 @@
-"""The second table as a picture: recovered share against bill, the diagonal of random routing, and intervals.
+"""Two tables as pictures, SVG text without scripts: what is recovered by its bill, with intervals.
 
-One panel a section, as SVG text; it holds no script. Values beyond the frame are left out and counted.
+``svg`` has a panel a section of ``hybrid bench text``, with the diagonal of random routing. ``auto_svg`` has a panel
+a tariff of the first section of ``hybrid bench auto``: dials as lines, presets as points. Values beyond the frame of
+the former are left out and counted.
 """
 
 from __future__ import annotations
@@ -17,58 +19,108 @@ ROWS = 24
 WHERE, SHARE = "1/0.1/4 U", "excess per_token"
 # Okabe and Ito's colours (2008) stay apart in every common kind of colour blindness.
 RULE, ROUTING, SESSION, LINE = "#0072b2", "#009e73", "#d55e00", "#999999"
+COLOURS = {
+    "auto": "#0072b2",
+    "auto, one worth": "#56b4e9",
+    "logistic, one worth": "#cc79a7",
+    "highest entropy, one worth": "#d55e00",
+}
+PRESET, ORACLE = "#009e73", "#999999"
 
 
-def svg(report: dict[str, Any]) -> str:
+def svg(report: Mapping[str, Any]) -> str:
     """Return the picture of a report: a panel for every section in which a rule recovers anything."""
     told = [section for section in report["sections"] if len(section["rules"]) > 2]
-    height = max(1, len(told)) * (SIZE + GAP) + MARGIN
-    panels = "".join(
-        f'<g transform="translate({MARGIN},{MARGIN + number * (SIZE + GAP)})">{_panel(section)}</g>'
-        for number, section in enumerate(told)
-    )
+    panels = [_group(MARGIN, MARGIN + number * (SIZE + GAP), _panel(section)) for number, section in enumerate(told)]
+    return _picture(2 * SIZE + 3 * MARGIN, max(1, len(told)) * (SIZE + GAP) + MARGIN, panels)
+
+
+def auto_svg(report: Mapping[str, Any]) -> str:
+    """Return the picture of a report's first section."""
+    section = report["sections"][0]
+    settings = list(section["rules"])
+    panels = [
+        _group(
+            MARGIN + number % 2 * (SIZE + MARGIN),
+            MARGIN + number // 2 * (SIZE + GAP),
+            _auto_panel(section, setting, report["default"]),
+        )
+        for number, setting in enumerate(settings)
+    ]
+    names = [*COLOURS.items(), ("oracle of whole answers", ORACLE), ("0: auto at its default", COLOURS["auto"])]
+    names += [(f"{number} {row['arm']}", PRESET) for number, row in enumerate(section["arms"], start=1)]
+    panels.append(_group(2 * (SIZE + MARGIN) + 20, MARGIN, _legend(names, 0, len(names))))
+    return _picture(2 * (SIZE + MARGIN) + 240, (len(settings) + 1) // 2 * (SIZE + GAP) + MARGIN, panels)
+
+
+def _picture(width: int, height: int, parts: Sequence[str]) -> str:
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * SIZE + 3 * MARGIN} {height}" '
-        f'font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="white"/>{panels}</svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
+        f'font-size="11"><rect width="100%" height="100%" fill="white"/>{"".join(parts)}</svg>\n'
     )
 
 
-def _panel(section: dict[str, Any]) -> str:
+def _group(left: int, top: int, inside: str) -> str:
+    return f'<g transform="translate({left},{top})">{inside}</g>'
+
+
+def _legend(names: Sequence[tuple[str, str]], left: int, num_rows: int) -> str:
+    return "".join(
+        f'<text x="{left + 210 * (row // num_rows)}" y="{10 + 15 * (row % num_rows)}" fill="{colour}">'
+        f"{escape(name)}</text>"
+        for row, (name, colour) in enumerate(names)
+    )
+
+
+def _panel(section: Mapping[str, Any]) -> str:
     drawn, left_out = [], 0
-    for number, (name, bill, share, colour) in enumerate(_points(section), start=1):
+    points = _points(section)
+    for number, (name, bill, share, colour) in enumerate(points, start=1):
         if bill["value"] is None or share["value"] is None:
             continue
         if not (bill["value"] <= MOST_BILL and -0.1 <= share["value"] <= 1.1):
             left_out += 1
             continue
-        drawn.append(draw_point(number, name, bill, share, colour))
+        drawn.append(_point(number, name, bill, share, colour))
     title = f"{section['section']}: share of excess nats recovered, by bill (U); {section['questions']} questions"
-    legend = "".join(
-        f'<text x="{SIZE + 20 + 210 * (row // ROWS)}" y="{10 + 15 * (row % ROWS)}" fill="{colour}">'
-        f"{number} {escape(name)}</text>"
-        for row, (number, name, colour) in enumerate(_names(section))
-    )
+    names = [(f"{number} {name}", colour) for number, (name, _, _, colour) in enumerate(points, start=1)]
     note = f'<text x="0" y="{SIZE + 44}" fill="{LINE}">{left_out} further off</text>' if left_out else ""
-    return f'<text x="0" y="-14" font-weight="bold">{escape(title)}</text>{draw_axes()}{"".join(drawn)}{legend}{note}'
+    return f"{_axes(title)}{''.join(drawn)}{_legend(names, SIZE + 20, ROWS)}{note}"
 
 
-def _points(section: dict[str, Any]) -> Sequence[tuple[str, dict[str, Any], dict[str, Any], str]]:
+def _points(section: Mapping[str, Any]) -> list[tuple[str, dict[str, Any], dict[str, Any], str]]:
     """Return every rule at per-token prices, every routing, and the rules that check where only new tokens are paid."""
-    rules = [(row["rule"], row["bill"][WHERE], row["recovered"][SHARE], RULE) for row in section["rules"]]
-    routed = [(row["rule"], row["bill"][WHERE], row["recovered"][SHARE], ROUTING) for row in section["routing"]]
-    session = [
+    points = [
+        (row["rule"], row["bill"][WHERE], row["recovered"][SHARE], colour)
+        for rows, colour in (("rules", RULE), ("routing", ROUTING))
+        for row in section[rows]
+    ]
+    return points + [
         (f"{row['rule']} (new tokens only)", row["bill"]["1/0.1/4 new"], row["recovered"][SHARE], SESSION)
         for row in section["rules"]
         if row["rule"].startswith("excess")
     ]
-    return [*rules, *routed, *session]
 
 
-def _names(section: dict[str, Any]) -> list[tuple[int, str, str]]:
-    return [(number, name, colour) for number, (name, _, _, colour) in enumerate(_points(section), start=1)]
+def _auto_panel(section: Mapping[str, Any], setting: str, default: float) -> str:
+    drawn = [_axes(f"{setting}: RPI by bill; {section['section']}, {section['problems']} problems")]
+    rules = {rule["rule"]: rule["dials"] for rule in section["rules"][setting]}
+    for name, colour in COLOURS.items():
+        if name in rules:
+            points = [(dial["bill"]["value"], dial["rpi"]["value"]) for dial in rules[name]]
+            drawn.append(_path(points, colour))
+            drawn += [f'<circle cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="2" fill="{colour}"/>' for x, y in points]
+    oracle = [(each["value"], float(at)) for at, each in section["oracle"][setting].items()]
+    drawn.append(_path([(0.0, 0.0), *oracle], ORACLE))
+    for number, row in enumerate(section["arms"], start=1):
+        drawn.append(_point(number, row["arm"], row["bill"][setting], row["rpi"], PRESET))
+    for dial in rules.get("auto", ()):
+        if dial["dial"] == default:
+            drawn.append(_point(0, f"auto {default:g}", dial["bill"], dial["rpi"], COLOURS["auto"]))
+    return "".join(drawn)
 
 
-def draw_point(number: int, name: str, bill: dict[str, Any], share: dict[str, Any], colour: str) -> str:
+def _point(number: int, name: str, bill: dict[str, Any], share: dict[str, Any], colour: str) -> str:
     """Draw a point with its intervals; its number stands in the legend, its name in the hover text."""
     x, y = x_of(bill["value"]), y_of(share["value"])
     bars = "".join(
@@ -83,8 +135,8 @@ def draw_point(number: int, name: str, bill: dict[str, Any], share: dict[str, An
     return bars + dot + label
 
 
-def draw_axes() -> str:
-    """Draw the frame, both scales and the diagonal of random routing."""
+def _axes(title: str) -> str:
+    """Draw a title, the frame, both scales and the diagonal of random routing."""
     ends = f'x1="{x_of(0):.1f}" y1="{y_of(0):.1f}" x2="{x_of(1):.1f}" y2="{y_of(1):.1f}"'
     # Random routing of whole questions: what is recovered is what is paid, up to the cloud alone.
     diagonal = f'<line {ends} stroke="{LINE}" stroke-dasharray="4"/>'
@@ -97,7 +149,8 @@ def draw_axes() -> str:
         for bill in (0, 0.5, 1, 1.5, 2)
     )
     caption = f'<text x="{SIZE / 2}" y="{SIZE + 32}" text-anchor="middle">bill, of the cloud alone</text>'
-    return f'<rect width="{SIZE}" height="{SIZE}" fill="none" stroke="{LINE}"/>{diagonal}{shares}{bills}{caption}'
+    frame = f'<rect width="{SIZE}" height="{SIZE}" fill="none" stroke="{LINE}"/>'
+    return f'<text x="0" y="-14" font-weight="bold">{escape(title)}</text>{frame}{diagonal}{shares}{bills}{caption}'
 
 
 def x_of(bill: float) -> float:
@@ -117,68 +170,6 @@ def _end(estimate: dict[str, Any], which: str) -> float:
     return beyond if value is None else float(value)
 
 
-# What ``auto`` recovers by its bill, as a picture: one panel a tariff, dials as lines, presets as points.
-#
-# Only the first section is drawn, as SVG text without a script. Every point has its intervals.
-
-# Okabe and Ito's colours (2008), as in plot.py.
-COLOURS = {
-    "auto": "#0072b2",
-    "auto, one worth": "#56b4e9",
-    "logistic, one worth": "#cc79a7",
-    "highest entropy, one worth": "#d55e00",
-}
-PRESET, ORACLE = "#009e73", "#999999"
-
-
-def auto_svg(report: Mapping[str, Any]) -> str:
-    """Return the picture of a report's first section."""
-    section = report["sections"][0]
-    settings = list(section["rules"])
-    width, height = 2 * (SIZE + MARGIN) + 240, (len(settings) + 1) // 2 * (SIZE + GAP) + MARGIN
-    panels = "".join(
-        f'<g transform="translate({MARGIN + number % 2 * (SIZE + MARGIN)},{MARGIN + number // 2 * (SIZE + GAP)})">'
-        f"{_auto_panel(section, setting, report['default'])}</g>"
-        for number, setting in enumerate(settings)
-    )
-    legend = f'<g transform="translate({2 * (SIZE + MARGIN) + 20},{MARGIN})">{_legend(section)}</g>'
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
-        f'font-size="11"><rect width="100%" height="100%" fill="white"/>{panels}{legend}</svg>\n'
-    )
-
-
-def _auto_panel(section: Mapping[str, Any], setting: str, default: float) -> str:
-    title = f"{setting}: RPI by bill; {section['section']}, {section['problems']} problems"
-    drawn = [f'<text x="0" y="-14" font-weight="bold">{escape(title)}</text>', draw_axes()]
-    rules = {rule["rule"]: rule["dials"] for rule in section["rules"][setting]}
-    drawn += [_line(rules[name], colour) for name, colour in COLOURS.items() if name in rules]
-    oracle = [(each["value"], float(at)) for at, each in section["oracle"][setting].items()]
-    drawn.append(_path([(0.0, 0.0), *oracle], ORACLE))
-    for number, row in enumerate(section["arms"], start=1):
-        drawn.append(draw_point(number, row["arm"], row["bill"][setting], row["rpi"], PRESET))
-    for dial in rules.get("auto", ()):
-        if dial["dial"] == default:
-            drawn.append(draw_point(0, f"auto {default:g}", dial["bill"], dial["rpi"], COLOURS["auto"]))
-    return "".join(drawn)
-
-
-def _line(dials: Sequence[Mapping[str, Any]], colour: str) -> str:
-    points = [(dial["bill"]["value"], dial["rpi"]["value"]) for dial in dials]
-    dots = "".join(f'<circle cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="2" fill="{colour}"/>' for x, y in points)
-    return _path(points, colour) + dots
-
-
 def _path(points: Sequence[tuple[float, float]], colour: str) -> str:
     corners = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in points if x is not None and y is not None)
     return f'<polyline points="{corners}" fill="none" stroke="{colour}"/>'
-
-
-def _legend(section: Mapping[str, Any]) -> str:
-    names = list(COLOURS.items())
-    names += [("oracle of whole answers", ORACLE), ("0: auto at its default", COLOURS["auto"])]
-    names += [(f"{number} {row['arm']}", PRESET) for number, row in enumerate(section["arms"], start=1)]
-    return "".join(
-        f'<text x="0" y="{10 + 15 * row}" fill="{colour}">{escape(name)}</text>'
-        for row, (name, colour) in enumerate(names)
-    )

@@ -57,7 +57,7 @@ def spent_record(answered: WorldAnswer) -> dict[str, Any]:
     return {
         "cloud_tokens": answered.answer.usage.cloud_tokens,
         "degraded": answered.answer.degraded,
-        "requests": counted(answered.requests),
+        "requests": list(counted(answered.requests)),
     }
 
 

@@ -14,15 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hybrid.engine import Engine
 from hybrid.lab.arms import Arm
-from hybrid.lab.experiments.frame import PRICES, SETTINGS, cost, counted
-from hybrid.lab.experiments.grid import CLOUD, LOCAL
+from hybrid.lab.experiments.frame import PRICES, SETTINGS, Answers, column, cost, counted
+from hybrid.lab.experiments.grid import CLOUD, LOCAL, Record
 from hybrid.lab.experiments.position_table import Positions
 from hybrid.lab.experiments.world import World, WorldAnswer
 from hybrid.prob import Floats, FullRow, Partition, concept_kl, kl
@@ -38,6 +38,8 @@ BUDGETS = (0.6, 0.8, 1.0, 2.5)
 # A check pays its whole prefix, or the prefix cache gives what the answer has sent before.
 TARIFFS = {setting.name: setting for setting in SETTINGS if setting.name in {"U", "C"}}
 ReportProblem: TypeAlias = Callable[[int], None]
+Tried: TypeAlias = Mapping[str, Answers]
+"""The records of the same problems, by the arm."""
 
 
 def draw_problems(split: Split, num: int, seed: int = 0) -> list[Problem]:
@@ -74,28 +76,17 @@ def world_partition(engine: Engine) -> Partition:
     return Partition.of_groups(engine.num_tokens, world_groups(engine))
 
 
-@dataclass(frozen=True)
-class PairCounts:
+class PairCounts(NamedTuple):
     """Pairs of words that a partition holds for one, those that are, and those of which both are true."""
 
     found: int
     true: int
     both: int
 
-    @property
-    def precision(self) -> Estimate:
-        """Of the pairs that were found, the share that is true. Raises ValueError where none was found."""
-        return wilson(self.both, self.found)
-
-    @property
-    def recall(self) -> Estimate:
-        """Of the true pairs, the share that was found."""
-        return wilson(self.both, self.true)
-
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for ``json.dumps``; no precision where nothing was found."""
-        precision = asdict(self.precision) if self.found else None
-        return {"found": self.found, "true": self.true, "precision": precision, "recall": asdict(self.recall)}
+        """Return plain data with precision and recall; no precision where nothing was found."""
+        shares = (asdict(wilson(self.both, num)) if num else None for num in (self.found, self.true))
+        return {"found": self.found, "true": self.true, **dict(zip(("precision", "recall"), shares, strict=True))}
 
 
 def count_pairs(found: Partition, true: Partition, words: Mapping[int, str]) -> PairCounts:
@@ -115,43 +106,34 @@ def count_pairs(found: Partition, true: Partition, words: Mapping[int, str]) -> 
 # ---- answers -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Tried:
-    """An arm's answer to a problem: right by meaning, its bills in prompt tokens by tariff, and its hand-overs.
-
-    ``num_wording``: hand-overs where both models' most likely tokens say one concept. ``num_kept``: tokens at which
-    ``kl`` would have handed over and ``concepts`` did not.
-    """
-
-    right: bool
-    bills: Mapping[str, float]
-    num_handoffs: int
-    num_wording: int
-    num_kept: int
-
-
 async def try_arms(
     world: World, arms: Sequence[Arm], problems: Sequence[Problem], true: Partition, report: ReportProblem
-) -> dict[str, list[Tried]]:
-    """Let each arm answer each problem greedily. The models alone are always among the arms."""
-    found: dict[str, list[Tried]] = {arm.name: [] for arm in (LOCAL, CLOUD, *arms)}
+) -> dict[str, list[Record]]:
+    """Let each arm answer each problem greedily, and return a record of each; the models alone are among the arms.
+
+    ``right``: by meaning. ``bills``: in prompt tokens, by tariff. ``handoffs``, and of these ``wording``: both models'
+    most likely tokens say one concept. ``kept``: tokens at which ``kl`` would have handed over, ``concepts`` not.
+    """
+    found: dict[str, list[Record]] = {arm.name: [] for arm in (LOCAL, CLOUD, *arms)}
     for number, problem in enumerate(problems):
         report(number)
         for arm in (LOCAL, CLOUD, *arms):
             answered = await world.answer(problem.question, arm, Sampling(0.0), wordings.MAX_TOKENS)
-            found[arm.name].append(_tried(world, arm, problem, answered, true))
+            found[arm.name].append(_record(world, arm, problem, answered, true))
         world.forget()
     return found
 
 
-def _tried(world: World, arm: Arm, problem: Problem, answered: WorldAnswer, true: Partition) -> Tried:
-    answer = answered.answer
+def _record(world: World, arm: Arm, problem: Problem, answered: WorldAnswer, true: Partition) -> Record:
+    answer, sent = answered.answer, counted(answered.requests)
     positions = [] if arm in (LOCAL, CLOUD) else [each.position for each in answer.handoffs]
-    same = [_one_concept(world, answered.prompt + answered.ids[:position], true) for position in positions]
-    right = wordings.grade(problem, answer.text)
-    sent = counted(answered.requests)
-    bills = {name: cost(sent, tariff, PRICES[0]) for name, tariff in TARIFFS.items()}
-    return Tried(right, bills, len(positions), sum(same), answer.usage.wording)
+    return {
+        "right": wordings.grade(problem, answer.text),
+        "bills": {name: cost(sent, tariff, PRICES[0]) for name, tariff in TARIFFS.items()},
+        "handoffs": len(positions),
+        "wording": sum(_one_concept(world, answered.prompt + answered.ids[:at], true) for at in positions),
+        "kept": answer.usage.wording,
+    }
 
 
 def _one_concept(world: World, at: Ids, true: Partition) -> bool:
@@ -201,19 +183,19 @@ async def compare_tokens(world: World, problems: Sequence[Problem], true: Partit
 # ---- what it comes to ----------------------------------------------------------------------------------------------
 
 
-def bill_of(tried: Mapping[str, Sequence[Tried]], arm: str, tariff: str) -> Estimate:
+def bill_of(tried: Tried, arm: str, tariff: str) -> Estimate:
     """Return an arm's bill as a multiple of the large model's own, with its interval."""
     return bill_ratio(_bills(tried[arm], tariff), _bills(tried[CLOUD.name], tariff))
 
 
-def over_a_coin(tried: Mapping[str, Sequence[Tried]], arm: str, tariff: str) -> Estimate | None:
+def over_a_coin(tried: Tried, arm: str, tariff: str) -> Estimate | None:
     """Return the recovered share of the gap less the bill: what whole questions sent at random would not have."""
-    local, hybrid, cloud = ([float(not each.right) for each in tried[name]] for name in (LOCAL.name, arm, CLOUD.name))
+    local, hybrid, cloud = (1.0 - column(tried[name], "right") for name in (LOCAL.name, arm, CLOUD.name))
     return advantage(local, hybrid, cloud, _bills(tried[arm], tariff), _bills(tried[CLOUD.name], tariff))
 
 
-def _bills(tried: Sequence[Tried], tariff: str) -> list[float]:
-    return [each.bills[tariff] for each in tried]
+def _bills(answers: Answers, tariff: str) -> list[float]:
+    return [each["bills"][tariff] for each in answers]
 
 
 @dataclass(frozen=True)
@@ -225,15 +207,13 @@ class Choice:
     arm: str
 
 
-def choose_arms(
-    tried: Mapping[str, Sequence[Tried]], rule: str, tariff: str, budgets: Sequence[float] = BUDGETS
-) -> list[Choice]:
+def choose_arms(tried: Tried, rule: str, tariff: str, budgets: Sequence[float] = BUDGETS) -> list[Choice]:
     """Return the arms of a rule that are right most often within each bill, the cheapest of equals.
 
     A bill within which the rule has no arm is left out.
     """
     bills = {name: bill_of(tried, name, tariff).value for name in tried if name.startswith(f"{rule}:")}
-    right = {name: sum(each.right for each in tried[name]) for name in bills}
+    right = {name: column(tried[name], "right").sum() for name in bills}
     found = []
     for budget in budgets:
         within = [name for name in bills if bills[name] <= budget]
@@ -242,17 +222,17 @@ def choose_arms(
     return found
 
 
-def more_right(tried: Mapping[str, Sequence[Tried]], arm: str, other: str) -> Estimate:
+def more_right(tried: Tried, arm: str, other: str) -> Estimate:
     """Return how many more of the answers are right under an arm than under another, as a share, paired."""
-    gain = np.array([a.right - b.right for a, b in zip(tried[arm], tried[other], strict=True)])
+    gain = column(tried[arm], "right") - column(tried[other], "right")
     return _of_problems(gain, np.arange(gain.size), gain.size)
 
 
-def wording_share(tried: Sequence[Tried]) -> Estimate | None:
+def wording_share(answers: Answers) -> Estimate | None:
     """Return the share of an arm's hand-overs that were wording; None where there is none. Problems are drawn again."""
-    owners = np.repeat(np.arange(len(tried)), [each.num_handoffs for each in tried])
-    said = [i < each.num_wording for each in tried for i in range(each.num_handoffs)]
-    return _of_problems(np.array(said), owners, len(tried)) if said else None
+    owners = np.repeat(np.arange(len(answers)), [each["handoffs"] for each in answers])
+    said = [i < each["wording"] for each in answers for i in range(each["handoffs"])]
+    return _of_problems(np.array(said), owners, len(answers)) if said else None
 
 
 def _of_problems(values: NDArray[np.generic], owners: NDArray[np.int64], num: int) -> Estimate:
@@ -263,9 +243,7 @@ def _of_problems(values: NDArray[np.generic], owners: NDArray[np.int64], num: in
     return found
 
 
-def wordings_report(
-    calibration: Mapping[str, Sequence[Tried]], test: Mapping[str, Sequence[Tried]], chosen: Mapping[str, list[Choice]]
-) -> dict[str, Any]:
+def wordings_report(calibration: Tried, test: Tried, chosen: Mapping[str, list[Choice]]) -> dict[str, Any]:
     """Return what was found as plain data: both splits, what was chosen, and what concepts add at equal bills."""
     return {
         "calibration": {name: _arm_to_json(calibration, name) for name in calibration},
@@ -280,16 +258,16 @@ def wordings_report(
     }
 
 
-def _arm_to_json(tried: Mapping[str, Sequence[Tried]], name: str) -> dict[str, Any]:
-    arm = tried[name]
+def _arm_to_json(tried: Tried, name: str) -> dict[str, Any]:
+    total = {what: sum(each[what] for each in tried[name]) for what in ("right", "handoffs", "kept")}
     return {
-        "problems": len(arm),
-        "right": asdict(wilson(sum(each.right for each in arm), len(arm))),
+        "problems": len(tried[name]),
+        "right": asdict(wilson(total["right"], len(tried[name]))),
         "bill": {tariff: asdict(bill_of(tried, name, tariff)) for tariff in TARIFFS},
         "over_a_coin": {tariff: _or_none(over_a_coin(tried, name, tariff)) for tariff in TARIFFS},
-        "handoffs": sum(each.num_handoffs for each in arm),
-        "wording": _or_none(wording_share(arm)),
-        "kept": sum(each.num_kept for each in arm),
+        "handoffs": total["handoffs"],
+        "wording": _or_none(wording_share(tried[name])),
+        "kept": total["kept"],
     }
 
 
