@@ -111,11 +111,12 @@ def eval_(
 ) -> None:
     """Count what a model gets right alone, family by family."""
     with exit_codes():
+        from hybrid.engine.real_models import model_file  # noqa: PLC0415
         from hybrid.models import evaluation  # noqa: PLC0415  (help needs no llama.cpp)
-        from hybrid.models.evaluation import group_of  # noqa: PLC0415
 
-        path = _path(model)
-        group = group_of(model)
+        with progress("the model is looked for", only_on_a_terminal=True) as report_build:
+            path = model_file(model, report_build)
+        group = evaluation.group_of(model)
         problems = evaluation.problems_of(split.value, num, group=group)
         with evaluation.open_model(path) as answerer, progress("the model is loaded") as report_progress:
             graded = evaluation.evaluate(answerer, problems, report_progress, group=group, keep_rows=False)
@@ -188,14 +189,6 @@ def real(as_json: AsJson = False) -> None:
 
 for _command, _epilog in ((eval_, EVAL_EPILOG), (verify, VERIFY_EPILOG), (list_, LIST_EPILOG), (real, REAL_EPILOG)):
     _command.__doc__ = f"{_command.__doc__}\n{_epilog}"
-
-
-def _path(model: str) -> Path:
-    """Return the file of a name, or the path that was given. Raises UsageError and EngineError as ``model_file``."""
-    from hybrid.engine.real_models import model_file  # noqa: PLC0415
-
-    with progress("the model is looked for", only_on_a_terminal=True) as report_build:
-        return model_file(model, report_build)
 
 
 def _scores(found: dict[str, Any]) -> Table:
