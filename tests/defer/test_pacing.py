@@ -2,8 +2,7 @@
 
 import pytest
 
-from hybrid.defer import worth_factor
-from hybrid.defer.dials import LEAST, MOST
+from hybrid.defer.dials import LEAST, MOST, worth_factor
 
 SHARES = [i / 20 for i in range(20)]
 
