@@ -269,9 +269,9 @@ def test_two_numbers_at_one_level_contradict_each_other(opened):
 
 
 def test_every_arm_of_the_benchmarks_passes_only_what_acts():
-    from hybrid.lab import calibration, demo
+    from hybrid.lab import demo
 
-    arms = [*demo.ARMS, *calibration.ARMS]
+    arms = [*demo.ARMS, *demo.SWEPT_ARMS]
     assert {arm.policy for arm in arms} == {"local", "kl", "doubt", "auto", "cloud"}
     for arm in arms:
         check_effect(Settings(policy=arm.policy, **arm.choices), arm.choices)
