@@ -17,7 +17,7 @@ from hybrid.cli.ask import ask
 from hybrid.cli.batch import batch
 from hybrid.cli.calibrate import calibrate
 from hybrid.cli.chat import chat
-from hybrid.cli.flags import help_of
+from hybrid.cli.command import help_of
 from hybrid.cli.price import price
 from hybrid.cli.probe import probe
 from hybrid.cli.trace import replay

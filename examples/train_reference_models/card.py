@@ -26,28 +26,26 @@ from card_page import page
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from hybrid.cli.exits import check_writable, progress, write_whole
+from hybrid.cli.command import check_writable, progress, write_whole
 from hybrid.engine.llama import Weights
 from hybrid.engine.port import Logits
 from hybrid.errors import EngineError, UsageError
-from hybrid.models import evaluation
+from hybrid.models import card as evaluation
 from hybrid.models.card import (
     CARD,
-    AgreementSummary,
-    ModelCard,
-    ModelCards,
-    ModelShape,
-    TaskFamilyScore,
-    TrainingRun,
-    fingerprint,
-)
-from hybrid.models.evaluation import (
     GROUPS,
+    AgreementSummary,
     AnsweringModel,
     GradedAnswer,
     ModelAnswer,
+    ModelCard,
+    ModelCards,
     ModelGroup,
+    ModelShape,
     ReportProgress,
+    TaskFamilyScore,
+    TrainingRun,
+    fingerprint,
     open_model,
 )
 from hybrid.prob import Dense, kl

@@ -9,11 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from hybrid.models.card import AgreementSummary, ModelCard, ModelCards, TaskFamilyScore
-from hybrid.models.evaluation import LADDER, WORDINGS, ModelGroup, group_of
+from hybrid.models.card import (
+    LADDER,
+    WORDINGS,
+    AgreementSummary,
+    ModelCard,
+    ModelCards,
+    ModelGroup,
+    TaskFamilyScore,
+    group_of,
+)
 from hybrid.tasks import FAMILIES, wordings
 from hybrid.tasks.facts import FACTS
-from hybrid.tasks.mix import MIXES, POPULAR_SHARE, Curriculum, Model, levels_given
+from hybrid.tasks.families import MIXES, POPULAR_SHARE, Curriculum, Model, levels_given
 
 Models: TypeAlias = Mapping[str, ModelCard]
 

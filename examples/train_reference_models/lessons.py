@@ -19,7 +19,7 @@ from torch import Tensor
 from vocabulary import TURN_END, TURN_START
 
 from hybrid.tasks import wordings
-from hybrid.tasks.mix import Model, training_stream
+from hybrid.tasks.families import Model, training_stream
 
 AnyModel: TypeAlias = Model | wordings.WordingsModel | foreign.ForeignModel
 # A question, a text that answers it, and how somebody else has begun that text, of which nothing is learnt.

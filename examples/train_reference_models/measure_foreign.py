@@ -20,7 +20,7 @@ from pathlib import Path
 import foreign
 import numpy as np
 
-from hybrid.models.evaluation import AnsweringModel, open_model
+from hybrid.models.card import AnsweringModel, open_model
 from hybrid.tasks import Problem
 from hybrid.tasks.statistics import auroc, wilson
 

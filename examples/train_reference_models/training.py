@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from vocabulary import ALIEN, COMMON, WHOLE_WORDS, Vocabulary, WordVocabulary
 
 from hybrid.settings.names import MODELS
-from hybrid.tasks.mix import Model
+from hybrid.tasks.families import Model
 
 MUON_LR, ADAMW_LR = 0.02, 3e-3
 WARM_UP, LAST_RATE = 50, 0.01  # steps; share of the peak
@@ -59,7 +59,7 @@ class OtherRecipe(ValueError):
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes (width, layers, heads, hidden) and how to train; what each model is given stands in ``tasks.mix``.
+    """Sizes (width, layers, heads, hidden) and how to train; what each model is given stands in ``tasks.families``.
 
     The learning rate warms up, is flat until step ``flat_until``, and falls in a straight line until ``first_steps``.
     ``weights``: families that do not come as often as the others (1). ``teacher``: the model whose rows are learnt in

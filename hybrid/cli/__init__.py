@@ -13,9 +13,9 @@ from hybrid.cli.bench import bench
 from hybrid.cli.budget import budget
 from hybrid.cli.calibrate import calibrate
 from hybrid.cli.chat import chat
+from hybrid.cli.command import GroupedCommand
 from hybrid.cli.concepts import concepts
 from hybrid.cli.demo import demo
-from hybrid.cli.flags import GroupedCommand
 from hybrid.cli.models import models
 from hybrid.cli.policies import policies
 from hybrid.cli.price import price

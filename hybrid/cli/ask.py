@@ -12,8 +12,7 @@ from typing import Annotated, Any, Unpack
 
 import typer
 
-from hybrid.cli.exits import exit_codes
-from hybrid.cli.flags import Flags, takes_flags
+from hybrid.cli.command import Flags, exit_codes, takes_flags
 from hybrid.cli.show import Screen, tell_assumed
 from hybrid.cli.trace import TraceWriter
 from hybrid.errors import UsageError, escape_controls

@@ -22,8 +22,7 @@ import typer
 from hybrid.batch.output import BatchOutput, outcomes_of
 from hybrid.batch.questions import lines
 from hybrid.cli.batch_work import BatchWork
-from hybrid.cli.exits import EXIT_DEGRADED, EXIT_PARTLY, exit_codes
-from hybrid.cli.flags import Flags, takes_flags
+from hybrid.cli.command import EXIT_DEGRADED, EXIT_PARTLY, Flags, exit_codes, takes_flags
 from hybrid.cli.tally import Tally
 from hybrid.errors import CloudError, EngineError, UsageError, escape_controls
 from hybrid.settings.setting_info import SettingPlace

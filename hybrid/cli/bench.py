@@ -13,7 +13,7 @@ import typer
 from hybrid.cli.bench_auto import AUTO_EPILOG, auto
 from hybrid.cli.bench_peers import PEERS_EPILOG, peers
 from hybrid.cli.bench_text import TEXT_EPILOG, WORDINGS_EPILOG, text, wordings
-from hybrid.cli.exits import exit_codes, progress
+from hybrid.cli.command import exit_codes, progress
 from hybrid.cli.lab_tables import show
 from hybrid.errors import UsageError
 from hybrid.report import Document, Table, Text

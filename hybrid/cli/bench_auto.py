@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hybrid.cli.exits import exit_codes, progress
+from hybrid.cli.command import exit_codes, progress
 from hybrid.cli.lab_tables import (
     AsJson,
     BenchSplit,

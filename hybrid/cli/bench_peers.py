@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from hybrid.cli.bench_auto import real_calibration, shipped_calibration
-from hybrid.cli.exits import check_writable, exit_codes, progress, write_whole
+from hybrid.cli.command import check_writable, exit_codes, progress, write_whole
 from hybrid.cli.lab_tables import (
     AsJson,
     BenchSplit,

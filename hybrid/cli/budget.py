@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from hybrid.cli.exits import exit_codes
+from hybrid.cli.command import exit_codes
 from hybrid.errors import UsageError, escape_controls
 from hybrid.report import Table, terminal
 from hybrid.settings.names import complete_address

@@ -19,8 +19,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from hybrid.cli.exits import exit_codes
-from hybrid.cli.flags import Flags, takes_flags
+from hybrid.cli.command import Flags, exit_codes, takes_flags
 from hybrid.cli.show import Screen, tell_assumed
 from hybrid.errors import ContextOverflow, HybridError, UsageError, escape_controls, to_one_line
 from hybrid.record.answer import Token

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hybrid.cli.exits import check_writable, exit_codes, progress, write_whole
+from hybrid.cli.command import check_writable, exit_codes, progress, write_whole
 from hybrid.errors import UsageError, escape_controls
 from hybrid.store.files import make_folder
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hybrid.cli.exits import EXIT_ENGINE, exit_codes, progress
+from hybrid.cli.command import EXIT_ENGINE, exit_codes, progress
 from hybrid.cli.tasks import SplitName
 from hybrid.errors import EngineError, UsageError, escape_controls, spelled
 from hybrid.report import Table, terminal
@@ -112,7 +112,7 @@ def eval_(
     """Count what a model gets right alone, family by family."""
     with exit_codes():
         from hybrid.engine.real_models import model_file  # noqa: PLC0415
-        from hybrid.models import evaluation  # noqa: PLC0415  (help needs no llama.cpp)
+        from hybrid.models import card as evaluation  # noqa: PLC0415  (help needs no llama.cpp)
 
         with progress("the model is looked for", only_on_a_terminal=True) as report_build:
             path = model_file(model, report_build)

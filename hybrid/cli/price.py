@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
-from hybrid.cli.exits import exit_codes
-from hybrid.cli.flags import Flags, takes_flags
+from hybrid.cli.command import Flags, exit_codes, takes_flags
 from hybrid.errors import UsageError, escape_controls
 from hybrid.settings.setting_info import SettingPlace
 from hybrid.spend import SHIPPED_TARIFFS, CheckRates, Price, PriceFile, as_percent, as_usd

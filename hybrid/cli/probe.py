@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from hybrid.cli.exits import exit_codes, progress
-from hybrid.cli.flags import Flags, takes_flags
+from hybrid.cli.command import Flags, exit_codes, progress, takes_flags
 from hybrid.errors import escape_controls
 from hybrid.settings.setting_info import SettingPlace
 from hybrid.spend import as_percent, as_usd

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybrid.batch.output import OutputLine, add_known
-from hybrid.cli.flags import words_of
+from hybrid.cli.command import words_of
 from hybrid.record.spending import check_cost_note, note_of_all
 from hybrid.spend import Bill, CapScope, as_usd, closed_endpoint, denying_level
 from hybrid.store.files import WINDOWS
 
 if TYPE_CHECKING:
-    from hybrid.cli.flags import Flags
+    from hybrid.cli.command import Flags
 
 
 # The last line of a batch with degraded lines: what must come first, and the whole command that asks them anew.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hybrid.cli.exits import exit_codes
+from hybrid.cli.command import exit_codes
 from hybrid.errors import UsageError
 from hybrid.report import Table, terminal
 
@@ -71,7 +71,7 @@ def list_(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """List the families and their levels, and the kinds of questions to an assistant."""
-    from hybrid.tasks import FAMILIES, wordings  # noqa: PLC0415  (help and usage errors need no experiments)
+    from hybrid.tasks import FAMILIES, wordings  # noqa: PLC0415
 
     with exit_codes():
         if as_json:
@@ -141,7 +141,7 @@ def _family(family: TaskFamily) -> dict[str, Any]:
 
 
 def _given(family: TaskFamily) -> dict[str, Any]:
-    from hybrid.tasks.mix import MIXES, levels_given  # noqa: PLC0415
+    from hybrid.tasks.families import MIXES, levels_given  # noqa: PLC0415
 
     return {"given": {model: list(levels_given(model, family)) for model in MIXES}}
 

@@ -14,8 +14,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from hybrid.cli.exits import check_writable, exit_codes, write_whole
-from hybrid.cli.flags import Flags, takes_flags
+from hybrid.cli.command import Flags, check_writable, exit_codes, takes_flags, write_whole
 from hybrid.cli.show import LocalMarks, Screen, provenance
 from hybrid.errors import UsageError, escape_controls
 from hybrid.record.events import TRACE_VERSION, Event, to_json

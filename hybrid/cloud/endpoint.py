@@ -33,7 +33,7 @@ from hybrid.cloud.port import (
     unrecorded,
 )
 from hybrid.cloud.probe_result import ProbeCache, ProbeResult, apply_result, as_probe_result
-from hybrid.cloud.reply_floor import ReplyFloor, limit_name
+from hybrid.cloud.relay_bounds import ReplyFloor, limit_name
 from hybrid.cloud.wire import ServerChanged, Wire
 from hybrid.errors import CloudError, MissingCapability, NotAnApi, Unreachable, VocabularyMismatch
 from hybrid.prob import UNMEASURED

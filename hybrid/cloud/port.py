@@ -9,7 +9,7 @@ the client knows by itself:
 - *prompt*: never less than the tokens sent. Told as 0 or not at all: the most that the prompt can be.
   Where a chat tells a total without it, no more than that.
 - *completion*: never less than the tokens that came, plus the one that ended them if it was not among them. Where what
-  comes are no tokens of ours, as in a chat, never less than what must have come (``cloud.reply_floor``).
+  comes are no tokens of ours, as in a chat, never less than what must have come (``cloud.relay_bounds``).
 - *cached*: never more than the prompt.
 
 A charge says of its tokens which were told, which are known beyond that, and which are assumed (``CloudUsage``).

@@ -33,8 +33,7 @@ from hybrid.policy.policy import Policy
 from hybrid.policy.rules.bild import ROLL_BACK, BildRollback
 from hybrid.policy.rules.block import BlockVerification
 from hybrid.policy.rules.cascade import ALPHA, CascadeDeferral, Deferral
-from hybrid.policy.rules.concepts import concept_judge
-from hybrid.policy.rules.divergence_threshold import MeasureName, threshold_judge
+from hybrid.policy.rules.divergence_threshold import MeasureName, concept_judge, threshold_judge
 from hybrid.policy.rules.exact import ExactSampling
 from hybrid.policy.rules.excess import THRESHOLD as EXCESS_THRESHOLD
 from hybrid.policy.rules.excess import excess_judge

@@ -37,8 +37,7 @@ import sys
 from dataclasses import replace
 
 from hybrid.defer import CriticNumbers
-from hybrid.policy.coins import Coin
-from hybrid.policy.gates import ALWAYS, NEVER
+from hybrid.policy.gates import ALWAYS, NEVER, Coin
 from hybrid.policy.judges import DraftedSpan, Judge, TailDraw, Verdict
 from hybrid.policy.plan import DraftPlan, JudgedSpan
 from hybrid.policy.planning import Planner

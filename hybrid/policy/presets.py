@@ -20,8 +20,7 @@ from hybrid.policy.policy import Policy
 from hybrid.policy.rules.bild import BILD
 from hybrid.policy.rules.block import BLOCK, BlockVerification
 from hybrid.policy.rules.cascade import CASCADE
-from hybrid.policy.rules.concepts import CONCEPTS
-from hybrid.policy.rules.divergence_threshold import DOUBT, FSD, KL, ONCE, PAPER, threshold_judge
+from hybrid.policy.rules.divergence_threshold import CONCEPTS, DOUBT, FSD, KL, ONCE, PAPER, threshold_judge
 from hybrid.policy.rules.exact import EXACT, GREEDY_EXACT, U_HLM, GreedyMatch
 from hybrid.policy.rules.excess import EXCESS, excess_judge
 from hybrid.policy.rules.relaxed import CERTIFIED, RELAXED

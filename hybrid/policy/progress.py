@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
 from hybrid.defer import CriticNumbers, DraftSignals, floor_coin
-from hybrid.policy.coins import Coin, CoinKey
+from hybrid.policy.gates import Coin, CoinKey
 from hybrid.policy.plan import DraftPlan, JudgedSpan
 from hybrid.policy.planning import Planner
 from hybrid.policy.requests import (

@@ -3,7 +3,7 @@
 The laws (``tests/run/test_relaying.py``). Under a price or a cap a relay leaves only with its worst case reserved, told
 from its body alone (``cloud.relay_bounds``); what nothing bounds is refused by its name. The limit that is sent is what
 was reserved, so it may be lower than what was asked for. It is settled once: by the usage of a reply that ended, raised
-to the tokens that came (``cloud.reply_floor``), by all of its limit where none was told or it was left early, and not
+to the tokens that came (``cloud.relay_bounds``), by all of its limit where none was told or it was left early, and not
 at all where it broke: then its reservation stands. It is asked again only before its first byte (``run.retrying``).
 Only the body goes up; nothing of a caller's headers is known here.
 
@@ -23,13 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hybrid.cloud import relay_bounds
 from hybrid.cloud.bounds import parse
 from hybrid.cloud.dialects.chat import CHAT
 from hybrid.cloud.dialects.reading import fields_of, read_usage
 from hybrid.cloud.port import final_usage
 from hybrid.cloud.prompt_bounds import CountedAnswer, PromptCounts
-from hybrid.cloud.relay_bounds import LIMITS, bounded_prompt, limit_of, num_choices, whole_counts, worst_case
-from hybrid.cloud.reply_floor import ReplyFloor, limit_name, most_completion
 from hybrid.errors import BadReply, CloudError, CloudRefusal, QueueFull, UsageError
 from hybrid.record.answer_builder import AnswerBuilder
 from hybrid.record.events import Publish
@@ -96,7 +95,7 @@ class Relayer:
         self.target = target
         self._counts = PromptCounts()
         self._under_way = 0
-        self._limit_name = limit_name(target.wire.url)
+        self._limit_name = relay_bounds.limit_name(target.wire.url)
 
     @asynccontextmanager
     async def open(
@@ -121,8 +120,8 @@ class Relayer:
     async def _open(
         self, body: Mapping[str, Any], publish: Publish, conversation: str | None
     ) -> AsyncGenerator[RelayedReply, None]:
-        body = {**body, **whole_counts(body)}  # many services read no 9.0 where they want a whole number
-        limit, choices = limit_of(body), num_choices(body)
+        body = {**body, **relay_bounds.whole_counts(body)}  # many services read no 9.0 where they want a whole number
+        limit, choices = relay_bounds.limit_of(body), relay_bounds.num_choices(body)
         caller = RetryingCaller(self.health, publish)
         if (away := caller.unavailable()) is not None:
             raise away
@@ -136,7 +135,7 @@ class Relayer:
             if bounded:
                 most = self._worst_case(sent, limit or RELAY_TOKENS)
             else:
-                most = CloudUsage(0, most_completion(limit or RELAY_TOKENS, choices))
+                most = CloudUsage(0, relay_bounds.most_completion(limit or RELAY_TOKENS, choices))
             asked_at = time.monotonic()
 
             async def attempt() -> RelayedReply:
@@ -181,11 +180,11 @@ class Relayer:
         return RelayedReply(raw, request, budget, tally, caller)
 
     def _worst_case(self, body: Mapping[str, Any], limit: int) -> CloudUsage:
-        return worst_case(body, limit, self.target.image_tokens, self._counts)
+        return relay_bounds.worst_case(body, limit, self.target.image_tokens, self._counts)
 
     def _limit(self, body: dict[str, Any], limit: int) -> None:
         """Put the limit that was reserved into a body, by the name that its caller or else its service has for it."""
-        names = [name for name in LIMITS if body.get(name) is not None] or [self._limit_name]
+        names = [name for name in relay_bounds.LIMITS if body.get(name) is not None] or [self._limit_name]
         body |= dict.fromkeys(names, limit)
 
     def _learn(self, body: Mapping[str, Any], reply: RelayedReply) -> None:
@@ -193,9 +192,9 @@ class Relayer:
 
         Of several answers nobody knows for how many of them the prompt was counted.
         """
-        if reply.usage is not None and reply.told_prompt and num_choices(body) == 1:
+        if reply.usage is not None and reply.told_prompt and relay_bounds.num_choices(body) == 1:
             with suppress(UsageError):  # of what has no bound nothing is learned
-                prompt = bounded_prompt(body, self.target.image_tokens)
+                prompt = relay_bounds.bounded_prompt(body, self.target.image_tokens)
                 self._counts = self._counts.learn(prompt, reply.told_prompt, reply.counted_answer)
 
 
@@ -214,7 +213,7 @@ class RelayedReply:
         self._told: CloudUsage | None = None
         self._told_last = False
         self._booked: CloudUsage | None = None
-        self._floor = ReplyFloor()
+        self._floor = relay_bounds.ReplyFloor()
         self.wanted_tokens = 0
         """The completion tokens of all answers that it may have without a cap; 0: no limit was put to it."""
         self._cut_off = False

@@ -4,7 +4,7 @@ A setting is a field of a group (connection, money, text, sampling; local models
 and what ``auto`` is told in ``policy_choices.py``), and ``Settings`` is all of them. What is derived from a field, and
 where:
 
-- the ``HYBRID_*`` variable and the TOML key: ``settings/sources.py``; the flags and their help: ``cli/flags.py``
+- the ``HYBRID_*`` variable and the TOML key: ``settings/sources.py``; the flags and their help: ``cli/command.py``
 - what one answer, the working directory's file, ``replay``, ``probe`` and ``price`` may choose: ``SettingPlace``
 - what a policy is built from and what a trace keeps of it: the fields of ``policy_choices.PolicyChoices``
 

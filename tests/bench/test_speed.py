@@ -37,7 +37,7 @@ from hybrid.lab.speed.measure import (
     wait_in_turn,
 )
 from hybrid.lab.speed.random_model import HALF_BILLION, TINY, TINY_RECURRENT, RandomModelShape, write_random_model
-from server_stub.arguments import parser
+from server_stub.__main__ import parser
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import typer
 from cases import each
 
 from hybrid.__main__ import main
-from hybrid.cli.exits import exit_codes
+from hybrid.cli.command import exit_codes
 from hybrid.errors import AccessDenied, ContextOverflow, EngineError, Unreachable, UsageError
 
 

@@ -15,10 +15,9 @@ from typer.testing import CliRunner
 
 import hybrid
 from hybrid.cli import app
-from hybrid.models import evaluation
-from hybrid.models import evaluation as answering
-from hybrid.models.card import load
-from hybrid.models.evaluation import LADDER, WORDINGS
+from hybrid.models import card as answering
+from hybrid.models import card as evaluation
+from hybrid.models.card import LADDER, WORDINGS, load
 from hybrid.settings.names import BUNDLED, NAMED, REAL
 from hybrid.tasks import BY_NAME
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hybrid.batch.output import BatchOutput
-from hybrid.cli.exits import check_writable, write_whole
+from hybrid.cli.command import check_writable, write_whole
 from hybrid.cli.trace import TraceWriter
 from hybrid.cloud.probe_result import ProbeCache, ProbeResult
 from hybrid.errors import UsageError

@@ -17,8 +17,7 @@ from hybrid.cloud.dialects.dialect import DialectConfig
 from hybrid.cloud.dialects.reading import read_usage
 from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.relay_bounds import worst_case
-from hybrid.cloud.reply_floor import limit_name
+from hybrid.cloud.relay_bounds import limit_name, worst_case
 from hybrid.cloud.wire import Wire
 from hybrid.types import Message, Sampling
 

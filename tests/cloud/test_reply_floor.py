@@ -9,7 +9,7 @@ from cases import each, each_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hybrid.cloud.reply_floor import ReplyFloor
+from hybrid.cloud.relay_bounds import ReplyFloor
 
 # Tokens of up to seven characters, some of them parts of one: a byte-level vocabulary's.
 PIECES = [b"a", b"word", b" longest", b"\n", "é".encode(), *(bytes([byte]) for byte in "中".encode()), "한국".encode()]

@@ -20,7 +20,7 @@ from cases import each, each_of
 from gguf_mutants import ARRAY, STRING, Gguf, items, mutant
 from gguf_opener import Opener
 
-from hybrid.cli.exits import EXIT_ENGINE
+from hybrid.cli.command import EXIT_ENGINE
 from hybrid.engine import gguf_header, llama, native
 from hybrid.engine.gguf_header import read_header
 from hybrid.engine.model_check import check_model

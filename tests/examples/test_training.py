@@ -19,7 +19,7 @@ from arithmetic import tolerance
 from cases import each, each_of
 
 from hybrid.engine.llama import Weights
-from hybrid.models.evaluation import AnsweringModel
+from hybrid.models.card import AnsweringModel
 from hybrid.tasks import BY_NAME, FAMILIES, distinct, split_of, wordings
 from hybrid.types import Message
 

@@ -19,8 +19,19 @@ from scripted_engine import ScriptedEngine
 
 import hybrid
 from hybrid.errors import EngineError, UsageError
-from hybrid.models.card import Fingerprint, ModelCards, differences, fingerprint, load
-from hybrid.models.evaluation import GROUPS, LADDER, AnsweringModel, GradedAnswer, ModelAnswer, group_of
+from hybrid.models.card import (
+    GROUPS,
+    LADDER,
+    AnsweringModel,
+    Fingerprint,
+    GradedAnswer,
+    ModelAnswer,
+    ModelCards,
+    differences,
+    fingerprint,
+    group_of,
+    load,
+)
 from hybrid.tasks import Problem
 
 MODELS = Path(hybrid.__file__).parent / "models"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from card_page import _given
 
 from hybrid.tasks import BY_NAME
-from hybrid.tasks.mix import MIXES
+from hybrid.tasks.families import MIXES
 
 
 def told(name):

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 import hybrid
 from hybrid.cli import app
-from hybrid.models.card import load
-from hybrid.models.evaluation import LADDER, WORDINGS
+from hybrid.models.card import LADDER, WORDINGS, load
 from hybrid.tasks import FAMILIES, MIXES, wordings
 from hybrid.tasks.facts import FACTS
 

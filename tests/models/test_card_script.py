@@ -13,8 +13,7 @@ from card_page import page
 from cases import each
 from made_cards import NAMES, filled, made
 
-from hybrid.models.card import ModelCards, load
-from hybrid.models.evaluation import LADDER
+from hybrid.models.card import LADDER, ModelCards, load
 from hybrid.settings.names import MODELS
 from hybrid.tasks import BY_NAME
 

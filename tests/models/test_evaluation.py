@@ -20,10 +20,9 @@ from scripted_engine import ScriptedEngine
 
 import hybrid
 from hybrid.errors import EngineError, UsageError
-from hybrid.models import evaluation
-from hybrid.models import evaluation as answering
-from hybrid.models.card import AgreementSummary
-from hybrid.models.evaluation import LADDER, Accuracy, AnsweringModel, GradedAnswer, overall
+from hybrid.models import card as answering
+from hybrid.models import card as evaluation
+from hybrid.models.card import LADDER, Accuracy, AgreementSummary, AnsweringModel, GradedAnswer, overall
 from hybrid.prob import Dense
 from hybrid.tasks import BY_NAME, FAMILIES, MAX_TOKENS, Problem, distinct
 

@@ -7,8 +7,8 @@ from itertools import chain
 
 import numpy as np
 
-from hybrid.models import evaluation
-from hybrid.models.evaluation import GROUPS, LADDER, WORDINGS, ModelAnswer, group_of
+from hybrid.models import card as evaluation
+from hybrid.models.card import GROUPS, LADDER, WORDINGS, ModelAnswer, group_of
 from hybrid.settings.names import BUNDLED, MODELS
 from hybrid.tasks import wordings
 

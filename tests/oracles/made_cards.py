@@ -6,6 +6,7 @@ import hashlib
 
 from hybrid.models import card as room
 from hybrid.models.card import (
+    GROUPS,
     AgreementSummary,
     Fingerprint,
     ModelCard,
@@ -13,8 +14,8 @@ from hybrid.models.card import (
     ModelShape,
     TaskFamilyScore,
     TrainingRun,
+    group_of,
 )
-from hybrid.models.evaluation import GROUPS, group_of
 from hybrid.tasks.statistics import wilson
 
 NUM = 30

@@ -7,8 +7,7 @@ from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.tasks.assistant import NumberAnswer, PhraseAnswer
-from hybrid.tasks.assistant.answers import WORDS_BESIDE, fold, numbers_of
+from hybrid.tasks.assistant import WORDS_BESIDE, NumberAnswer, PhraseAnswer, fold, numbers_of
 
 CANBERRA = PhraseAnswer((("Canberra",),), wrong=("Sydney", "Melbourne"))
 NEGATIVE = PhraseAnswer((("negative",),), wrong=("positive", "neutral"))

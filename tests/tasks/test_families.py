@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from hybrid import tasks
 from hybrid.tasks import BY_NAME, FAMILIES, Problem, TaskFamily, TaskLevel, distinct, split_of, stream
-from hybrid.tasks.mix import levels_given
+from hybrid.tasks.families import levels_given
 
 SPLITS = ("train", "calibration", "test")
 LONG = {"arithmetic", "multiplication", "gcd", "sorting", "base"}

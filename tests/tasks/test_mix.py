@@ -10,7 +10,7 @@ from cases import each, each_of
 
 from hybrid.tasks import BY_NAME, FAMILIES, MIXES, distinct, split_of, training_stream
 from hybrid.tasks.facts import FACTS, WORDING, fact_of
-from hybrid.tasks.mix import CONFUSED, levels_given, levels_heard, text_given
+from hybrid.tasks.families import CONFUSED, levels_given, levels_heard, text_given
 
 MODELS = ("small", "mid", "large")
 models = each("model", MODELS)

@@ -13,8 +13,23 @@ from cases import each, each_of
 from hybrid import tasks
 from hybrid.tasks import FAMILIES as LADDER
 from hybrid.tasks import distinct, split_of, wordings
-from hybrid.tasks.wordings import CONCEPT_OF, CONCEPTS, FAMILIES, FIRST_WORDS, MISTAKEN, WORDS, grade, meaning, say
-from hybrid.tasks.wordings.families import FALLS, FEELINGS, NAMES, PLACES, THINGS, liking
+from hybrid.tasks.wordings import (
+    CONCEPT_OF,
+    CONCEPTS,
+    FALLS,
+    FAMILIES,
+    FEELINGS,
+    FIRST_WORDS,
+    MISTAKEN,
+    NAMES,
+    PLACES,
+    THINGS,
+    WORDS,
+    grade,
+    liking,
+    meaning,
+    say,
+)
 
 families = each("family", FAMILIES, ids=lambda family: family.name)
 
@@ -150,7 +165,7 @@ WALK = "anna goes from the sea to the hill. then anna goes to the home. then ann
 def test_the_right_answer_of_a_small_problem_is_known(family, level, question, answer, monkeypatch):
     """By hand, so that the generators are not their own judges; in a smaller world, so that it is soon drawn."""
     for name, few in (("NAMES", "anna ben carl dora"), ("THINGS", "coin key"), ("PLACES", "sea hill home")):
-        monkeypatch.setattr(f"hybrid.tasks.wordings.families.{name}", few.split())
+        monkeypatch.setattr(f"hybrid.tasks.wordings.{name}", few.split())
     rng = random.Random(0)
     problems = (FAMILIES[family].generate(rng, level) for _ in range(10_000))
     asked = next(problem for problem in problems if meaning(problem.question) == meaning(question))

@@ -16,8 +16,7 @@ from hybrid.policy.compose import JUDGES
 from hybrid.policy.concepts import Concepts
 from hybrid.policy.judges import DraftedSpan
 from hybrid.policy.requests import PendingToken
-from hybrid.policy.rules.concepts import concept_judge
-from hybrid.policy.rules.divergence_threshold import threshold_judge
+from hybrid.policy.rules.divergence_threshold import concept_judge, threshold_judge
 from hybrid.policy.rules.excess import excess_judge
 from hybrid.prob import Partition, certificate, kl_divergence
 from hybrid.tune.labels import CERTIFICATES, LabelledAnswers, LabelledText

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hybrid.cli.exits import EXIT_PARTLY, check_writable, exit_codes, print_report, progress
-from hybrid.cli.flags import takes_flags
+from hybrid.cli.command import EXIT_PARTLY, check_writable, exit_codes, print_report, progress, takes_flags
 from hybrid.errors import CloudError, EngineError, UsageError, escape_controls
 from hybrid.settings.setting_info import SettingPlace
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hybrid.cli.exits import check_writable, exit_codes, is_shown_on_a_terminal, print_report, progress
+from hybrid.cli.command import check_writable, exit_codes, is_shown_on_a_terminal, print_report, progress
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:

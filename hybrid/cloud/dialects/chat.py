@@ -20,7 +20,7 @@ from hybrid.cloud.dialects.reading import NO_ROWS, Written
 from hybrid.cloud.dialects.text_tokens import TextVocabulary, only_documented, read_content
 from hybrid.cloud.port import Capabilities, ModelQuestion, ScoreQuestion, WriteQuestion
 from hybrid.cloud.prompt_bounds import BoundedPrompt, BoundedTurn, CountedAnswer, PromptCounts
-from hybrid.cloud.reply_floor import most_completion
+from hybrid.cloud.relay_bounds import most_completion
 from hybrid.errors import MissingCapability
 from hybrid.types import CloudUsage
 

@@ -33,7 +33,7 @@ from hybrid.cloud.port import (
     min_usage,
     num_written,
 )
-from hybrid.cloud.reply_floor import LimitName
+from hybrid.cloud.relay_bounds import LimitName
 from hybrid.errors import CloudError, MissingCapability
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Message, Sampling
 

@@ -302,3 +302,6 @@ def _begun(problem: Problem, mistaken: bool, rng: Rng, taste: Taste) -> Lesson:
     cut = rng.randrange(first, len(words))
     begun = say(" ".join(words[:cut]), rng)
     return Lesson(problem, f"{begun} {say(' '.join(words[cut:]), rng, taste)}", begun)
+
+
+# Problems with many right wordings: a small world, its families, and what the wordings pair is taught of it.
