@@ -35,7 +35,7 @@ from server_stub.wire import Json, Killed, WireError
 MAX_REQUESTS = 100_000
 
 
-class Accounts:
+class ChargeLog:
     """Accounts by request id."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class App:
         self._family = DIALECTS[dialect](served)
         slots.share(PrefixCache(self._family.block_size))
         self._faults = faults or Faults()
-        self._accounts = Accounts()
+        self._accounts = ChargeLog()
         self._end, self._dead = end, False
 
     def routes(self) -> Starlette:

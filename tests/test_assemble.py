@@ -85,9 +85,9 @@ def test_an_empty_salt_is_refused():
 
 def test_a_salt_belongs_to_the_client():
     from hybrid.settings.config import names_for
-    from hybrid.settings.setting_info import SettingPlace
+    from hybrid.settings.setting_info import SettingScope
 
-    assert "cache_salt" not in names_for(SettingPlace.ANSWER)
+    assert "cache_salt" not in names_for(SettingScope.ANSWER)
 
 
 PRICES = """

@@ -15,7 +15,7 @@ from hybrid.cli import app
 from hybrid.errors import UsageError
 from hybrid.record.events import TRACE_VERSION
 from hybrid.settings.config import Settings, names_for
-from hybrid.settings.setting_info import SettingPlace
+from hybrid.settings.setting_info import SettingScope
 from hybrid.settings.sources import CONFIG_FILE, cache_file, choosing, ledger_file, load, price_file
 from hybrid.store.files import APP
 
@@ -96,7 +96,7 @@ def test_every_setting_is_decided_to_be_a_strangers_choice_or_not():
 
 def test_a_stranger_chooses_nothing_that_an_answer_cannot_choose():
     """What belongs to models, endpoint and money is fixed when a client is opened; decoding is not."""
-    assert DECODING.keys() <= names_for(SettingPlace.ANSWER)
+    assert DECODING.keys() <= names_for(SettingScope.ANSWER)
 
 
 @each("name", DECODING)

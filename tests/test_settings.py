@@ -26,7 +26,7 @@ from hybrid.policy import PolicyOptions
 from hybrid.run import client, composition
 from hybrid.settings.config import GROUPS, AnswerChoices, OpenArguments, Settings, names_for, setting
 from hybrid.settings.policy_choices import PolicyChoices
-from hybrid.settings.setting_info import SettingPlace
+from hybrid.settings.setting_info import SettingScope
 
 ROOT = Path(__file__).parent.parent
 # Every setting: where it may be chosen (a flag, an answer, the working directory, a replay, a probe, a price, a trace,
@@ -104,14 +104,14 @@ seed                  faw----- None
 """
 ROWS = {name: (uses, ast.literal_eval(default)) for name, uses, default in map(str.split, PROMISED.split("\n")[1:-1])}
 LETTERS = {
-    "f": SettingPlace.FLAG,
-    "a": SettingPlace.ANSWER,
-    "w": SettingPlace.PROJECT,
-    "r": SettingPlace.REPLAY,
-    "p": SettingPlace.PROBE,
-    "$": SettingPlace.PRICE,
-    "t": SettingPlace.TRACE,
-    "c": SettingPlace.CALIBRATE,
+    "f": SettingScope.FLAG,
+    "a": SettingScope.ANSWER,
+    "w": SettingScope.PROJECT,
+    "r": SettingScope.REPLAY,
+    "p": SettingScope.PROBE,
+    "$": SettingScope.PRICE,
+    "t": SettingScope.TRACE,
+    "c": SettingScope.CALIBRATE,
 }
 # Flags that have a second name.
 OTHER_FLAGS = {"hold": ["--handoff"], "template_args": ["--template-arg"], "experts": ["--expert"]}

@@ -27,7 +27,7 @@ from hybrid.cloud import Capabilities, Cloud
 from hybrid.engine.model_folders import models_on_disk
 from hybrid.engine.real_models import check_installed, check_model_name
 from hybrid.errors import UsageError
-from hybrid.pairs.profile import PairFacts, pair_record
+from hybrid.pairs.profile import PairIdentity, pair_record
 from hybrid.run import AsyncClient, Client
 from hybrid.run.composition import check_chain, check_effect, check_endpoint, check_pair, check_several, policy_of
 from hybrid.run.contexts import DomainCheck
@@ -82,7 +82,7 @@ class ClientOpener:
     """A client that is about to be opened."""
 
     def __init__(self, settings: Settings, *, shipped_only: bool = False) -> None:
-        """Check what can be checked without opening anything. ``shipped_only``: as ``PairFacts`` has it."""
+        """Check what can be checked without opening anything. ``shipped_only``: as ``PairIdentity`` has it."""
         self.settings, self._shipped_only = settings, shipped_only
         policy_of(settings)
         check_several(settings)
@@ -156,7 +156,7 @@ class ClientOpener:
 
         # Counts are of one local model and a cloud; several that write as one are none of these.
         pair = None if models.experts else await asyncio.to_thread(pair_record, settings.cloud, path)
-        facts = PairFacts.of(path, settings.cloud, lambda: probe_cache(settings, weights), models.critic)
+        facts = PairIdentity.of(path, settings.cloud, lambda: probe_cache(settings, weights), models.critic)
         facts = replace(facts, local=_pair_name(facts.local, models.experts, settings), shipped_only=self._shipped_only)
         planners = PlannerFactory(facts)
         client = self._client = AsyncClient(models.local, connect, account, settings, pair, planners, by_messages)

@@ -36,9 +36,9 @@ from hybrid.store.files import LineFile
 __all__ = [
     "BatchOutput",
     "CloudNames",
+    "LinePosition",
     "Outcome",
     "OutputLine",
-    "StoredLine",
     "add_known",
     "encode",
     "outcomes_of",
@@ -126,7 +126,7 @@ class CloudNames(NamedTuple):
     model: str | None = None
 
 
-class StoredLine(NamedTuple):
+class LinePosition(NamedTuple):
     """Where a line stands: an open file, its first byte there and its length."""
 
     file: LineFile
@@ -248,7 +248,7 @@ class BatchOutput:
         self.answered: set[int] = set()
         self.attempts: dict[int, OutputLine] = {}
         self.asked_again = self.better = 0
-        self._at: dict[int, StoredLine] = {}
+        self._at: dict[int, LinePosition] = {}
         self._former: list[LineFile] = []
         self._file = None if str(path) == "-" else LineFile(path)
 
@@ -342,7 +342,7 @@ class BatchOutput:
             start = self._file.end
             self._file.check_there()
             self._file.append([raw])
-            self._at[number] = StoredLine(self._file, start, len(raw))
+            self._at[number] = LinePosition(self._file, start, len(raw))
         self.entries[number] = decode(raw, self.path)
 
     def _read(self) -> int:
@@ -371,19 +371,19 @@ class BatchOutput:
         if moved:
             self._file.append(at.read() for at in moved.values())
         for number, at in moved.items():
-            self._at[number] = StoredLine(self._file, end, at.size)
+            self._at[number] = LinePosition(self._file, end, at.size)
             end += at.size
         while self._former:
             self._former.pop().remove()
 
 
-def _whole_lines(file: LineFile) -> Iterator[tuple[OutputLine, StoredLine]]:
+def _whole_lines(file: LineFile) -> Iterator[tuple[OutputLine, LinePosition]]:
     """Yield a file's lines and where they stand, but for a torn one. Raises UsageError where no batch wrote one."""
     start = 0
     for number, raw in enumerate(file.lines(), 1):
         if is_torn(raw):
             return
-        yield decode(raw, file.path, number), StoredLine(file, start, len(raw))
+        yield decode(raw, file.path, number), LinePosition(file, start, len(raw))
         start += len(raw)
 
 

@@ -27,11 +27,11 @@ import msgspec
 from hybrid.errors import UsageError, to_one_line
 from hybrid.record.conversation import TextOrTurns, question_from
 from hybrid.settings.config import names_for
-from hybrid.settings.setting_info import SettingPlace
+from hybrid.settings.setting_info import SettingScope
 
 # A context of a million tokens holds about half of it.
 MOST_BYTES = 16 << 20
-CHOICES = names_for(SettingPlace.ANSWER) - names_for(SettingPlace.TRACE)
+CHOICES = names_for(SettingScope.ANSWER) - names_for(SettingScope.TRACE)
 # How a text or an object begins, or a list of such; or nothing but what stands between the values of JSON.
 _LIKE_JSON = re.compile(r'["{]|\[\s*["{]|[\[\]{},:\s]*\Z')
 _ENVELOPE = frozenset(("body", "method", "url"))

@@ -16,9 +16,9 @@ from hybrid.cli.command import Flags, exit_codes, takes_flags
 from hybrid.cli.show import Screen, tell_assumed
 from hybrid.cli.trace import TraceWriter
 from hybrid.errors import UsageError, escape_controls
-from hybrid.policy.explanation import PlanExplanation, SwitchPoint, explain
+from hybrid.policy.explanation import PlanExplanation, PlanSwitch, explain
 from hybrid.record.events import Event, Finished, Planned
-from hybrid.settings.setting_info import SettingPlace
+from hybrid.settings.setting_info import SettingScope
 from hybrid.settings.sources import CONFIG_FILE
 from hybrid.spend import as_usd
 from hybrid.spend.ask_prices import AskUnit
@@ -123,7 +123,7 @@ def _changes(found: PlanExplanation) -> str:
     return f"would be {', '.join(told)}{at}" if told else "at any worth it would be the same"
 
 
-def _worth(found: PlanExplanation, change: SwitchPoint) -> str:
+def _worth(found: PlanExplanation, change: PlanSwitch) -> str:
     worth = found.worth_at(change)
     return f"{change.times:.3g} times its worth" if worth is None else f"--worth {worth:.{2 if worth < 100 else 0}f}"
 
@@ -172,7 +172,7 @@ endpoint unusable, 130 interrupted (143 terminated).
 """
 
 
-@takes_flags(SettingPlace.FLAG, SettingPlace.TRACE)
+@takes_flags(SettingScope.FLAG, SettingScope.TRACE)
 def ask(
     prompt: Annotated[str, typer.Argument(help="The question; - reads it from standard input.", show_default=False)],
     *,

@@ -23,9 +23,9 @@ from hybrid.batch.output import BatchOutput, outcomes_of
 from hybrid.batch.questions import lines
 from hybrid.cli.batch_work import BatchWork
 from hybrid.cli.command import EXIT_DEGRADED, EXIT_PARTLY, Flags, exit_codes, takes_flags
-from hybrid.cli.tally import Tally
+from hybrid.cli.tally import LineTally
 from hybrid.errors import CloudError, EngineError, UsageError, escape_controls
-from hybrid.settings.setting_info import SettingPlace
+from hybrid.settings.setting_info import SettingScope
 
 EPILOG = """
 A line of IN is a question as it stands, or JSON: a text, or an object with a prompt or messages, perhaps an id, and
@@ -71,7 +71,7 @@ interrupted (143 terminated).
 """
 
 
-@takes_flags(SettingPlace.FLAG)
+@takes_flags(SettingScope.FLAG)
 def batch(
     source: Annotated[Path, typer.Argument(help="Questions, one a line; - reads standard input.", metavar="IN")],
     out: Annotated[Path, typer.Argument(help="Where the answers go, one a line; - prints them.", metavar="OUT")],
@@ -109,7 +109,7 @@ def batch(
 batch.__doc__ = f"{batch.__doc__}\n{EPILOG}"
 
 
-def _batch(source: Path, out: Path, flags: Flags, again: str | None, *, is_sorted: bool, is_quiet: bool) -> Tally:
+def _batch(source: Path, out: Path, flags: Flags, again: str | None, *, is_sorted: bool, is_quiet: bool) -> LineTally:
     import hybrid  # noqa: PLC0415  (help and usage errors need no llama.cpp)
 
     asked = frozenset() if again is None else outcomes_of(again)

@@ -22,7 +22,7 @@ from hybrid.batch.parallel import ParallelLines, run_until_interrupted
 from hybrid.batch.questions import InputLine, id_of, object_of, question_of
 from hybrid.cli.command import is_shown_on_a_terminal, progress
 from hybrid.cli.show import tell_assumed
-from hybrid.cli.tally import Tally
+from hybrid.cli.tally import LineTally
 from hybrid.errors import MissingCapability, UsageError, escape_controls
 from hybrid.record.answer import Answer
 from hybrid.record.state import Spent
@@ -136,7 +136,7 @@ class BatchWork:
         ``total``: lines of the input; None: not known, and nobody is told how far it is.
         ``asked``: what lines came to that are answered once more (``--again``).
         """
-        self.tally = Tally()
+        self.tally = LineTally()
         self._opening, self._output, self._asked = opening, output, asked
         self._progress = BatchProgress(time.monotonic(), total, opening.settings.cap)
         self._cloud = (
@@ -157,10 +157,10 @@ class BatchWork:
         if self._opening.settings.cap is not None:
             self.tally.open_nanousd = asyncio.run(self._left_open())
 
-    def _counted(self) -> Tally:
+    def _counted(self) -> LineTally:
         """Count the lines that count, in the order of the input."""
         output = self._output
-        tally = Tally(asked_again=output.asked_again, better=output.better)
+        tally = LineTally(asked_again=output.asked_again, better=output.better)
         for number, entry in sorted(output.entries.items()):
             tally.add(entry, output.attempts.get(number), is_kept=number not in output.answered)
         return tally

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     from hybrid.defer import Calibration
     from hybrid.lab.experiments.grid import Grid, Record
-    from hybrid.lab.experiments.questions import Ground, Half
+    from hybrid.lab.experiments.questions import Half, ProblemSet
 
-    GroundOf: TypeAlias = Callable[[Half, Callable[[str], None]], tuple[Ground, Calibration | None]]
+    GroundOf: TypeAlias = Callable[[Half, Callable[[str], None]], tuple[ProblemSet, Calibration | None]]
 
 __all__ = ["PEERS_EPILOG", "peers", "peers_document"]
 
@@ -189,7 +189,7 @@ def _report(
     from hybrid.cli.peers_forecasts import NUM_BOUGHT, add_forecasts, bought_grid  # noqa: PLC0415
     from hybrid.lab.experiments.foreign_peers import check_peer, run_peer  # noqa: PLC0415
     from hybrid.lab.experiments.grid import GridRun, ModelPair, run_grids  # noqa: PLC0415
-    from hybrid.lab.experiments.peers_report import GroundRecords  # noqa: PLC0415
+    from hybrid.lab.experiments.peers_report import CalibrationRecords  # noqa: PLC0415
     from hybrid.lab.experiments.questions import CHECK_SHARE, THRESHOLD  # noqa: PLC0415
     from hybrid.tune.fit import fit  # noqa: PLC0415
 
@@ -215,7 +215,7 @@ def _report(
             raise UsageError(msg)
         fitted = partial(fit, local="bench", cloud="bench", judge=f"kl:{THRESHOLD:g}")
         found = records(calibration.grid)
-        known = GroundRecords(calibration.name, found, fitted, shipped, calibration.num_labels)
+        known = CalibrationRecords(calibration.name, found, fitted, shipped, calibration.num_labels)
         if half == "test":
             ground = ground_of("test", report_progress)[0]
             tried = records(ground.grid)
@@ -232,7 +232,7 @@ def _report(
 def _ground_of(ladder: Path | None, num: int | None, *, real: bool) -> GroundOf:
     """Return what draws a half of the ground that was asked for, beside the calibration that comes with its pair."""
 
-    def drawn(half: Half, report_progress: Callable[[str], None]) -> tuple[Ground, Calibration | None]:
+    def drawn(half: Half, report_progress: Callable[[str], None]) -> tuple[ProblemSet, Calibration | None]:
         from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL  # noqa: PLC0415  (llama.cpp is loaded with it)
         from hybrid.engine.real_models import model_file  # noqa: PLC0415
         from hybrid.lab.experiments import questions as drawn  # noqa: PLC0415

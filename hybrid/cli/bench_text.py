@@ -59,7 +59,7 @@ Exit codes: 0 done, 1 output lost, 2 usage (the package is not installed), 3 mod
 """
 
 
-class RealDraftModel(StrEnum):
+class RealModelName(StrEnum):
     """The local model of a pair."""
 
     q3 = "q3"
@@ -71,7 +71,7 @@ def text(
     num: Annotated[
         int | None, typer.Option("--num", "--n", help="Questions a section (30 to 300).", metavar="N", min=1)
     ] = None,
-    pair: Annotated[RealDraftModel | None, typer.Option(help="One pair only.", show_default=False)] = None,
+    pair: Annotated[RealModelName | None, typer.Option(help="One pair only.", show_default=False)] = None,
     temperature: Annotated[
         float | None, typer.Option(help="One temperature only (default: 0, 0.7 and 1).", metavar="T", min=0.0)
     ] = None,

@@ -27,7 +27,7 @@ from hybrid.record.events import Finished, TokenEmitted, text_of
 from hybrid.run.composition import check_effect, policy_of
 from hybrid.settings.config import AnswerChoices, Settings
 from hybrid.settings.names import BUNDLED
-from hybrid.settings.setting_info import SettingPlace
+from hybrid.settings.setting_info import SettingScope
 from hybrid.settings.sources import choosing
 from hybrid.spend import Bill, as_usd
 from hybrid.spend.ledger import NAMES
@@ -136,7 +136,7 @@ SINGLE = "the bundled models were trained on single questions: what was said bef
 COLOURS = "colours: magenta was written by the cloud, green here and checked, the rest here and unchecked"
 
 
-@takes_flags(SettingPlace.FLAG)
+@takes_flags(SettingScope.FLAG)
 def chat(
     *,
     watch: Annotated[

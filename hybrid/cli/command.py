@@ -20,7 +20,7 @@ from hybrid.errors import CloudError, EngineError, HybridError, UsageError, esca
 from hybrid.report import Document, alarms, terminal
 from hybrid.report.html import page
 from hybrid.settings.config import GROUPS, OpenArguments, Settings, setting
-from hybrid.settings.setting_info import SettingPlace
+from hybrid.settings.setting_info import SettingScope
 from hybrid.store.files import OWNERS, beside_of, replace_content
 
 # How a command ends: one sentence on standard error and an exit code for everything that can go wrong.
@@ -160,7 +160,7 @@ class Flags(OpenArguments, total=False):
     config: Path | None
 
 
-def takes_flags(*uses: SettingPlace, usual: Mapping[str, str] | None = None) -> Callable[[Command], Command]:
+def takes_flags(*uses: SettingScope, usual: Mapping[str, str] | None = None) -> Callable[[Command], Command]:
     """Let a command's signature name the settings of these uses as options, where it has ``**flags``.
 
     ``usual``: what the command's help says of a setting that it takes another default of.

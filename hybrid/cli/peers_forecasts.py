@@ -17,7 +17,7 @@ from hybrid.defer import Calibration
 from hybrid.lab.arms import estimate_to_json
 from hybrid.lab.experiments.grid import CheckAnswer, GradedQuestion, Grid, Record
 from hybrid.lab.experiments.peers import TARIFFS, PricedQuestions
-from hybrid.lab.experiments.peers_report import GroundRecords
+from hybrid.lab.experiments.peers_report import CalibrationRecords
 from hybrid.lab.experiments.questions import KL_HOLD, KL_SPAN
 from hybrid.lab.experiments.world import World
 from hybrid.prob import Floats
@@ -43,7 +43,7 @@ async def try_buying(world: World, question: GradedQuestion, _: Sampling, __: Ch
     return {each: LabelledText.of_rows(words_of(question.text), rows).to_json() for each, rows in found.items()}
 
 
-def add_forecasts(report: dict[str, Any], ground: GroundRecords, texts: Sequence[Mapping[str, Any]]) -> None:
+def add_forecasts(report: dict[str, Any], ground: CalibrationRecords, texts: Sequence[Mapping[str, Any]]) -> None:
     """Add what is told from labels to the report of a test half. ``texts``: those of the ground's first questions."""
     num = max(each for each in ground.fitted if each <= len(texts))
     read, wider = LabelledText.from_json, (1.0 + num / report["facts"]["questions"]) ** 0.5

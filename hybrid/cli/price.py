@@ -13,7 +13,7 @@ import typer
 
 from hybrid.cli.command import Flags, exit_codes, takes_flags
 from hybrid.errors import UsageError, escape_controls
-from hybrid.settings.setting_info import SettingPlace
+from hybrid.settings.setting_info import SettingScope
 from hybrid.spend import SHIPPED_TARIFFS, CheckRates, Price, PriceFile, as_percent, as_usd
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ Exit codes: 0 told, 2 usage, 3 local model unusable.
 """
 
 
-@takes_flags(SettingPlace.PRICE)
+@takes_flags(SettingScope.PRICE)
 def price(
     question: Annotated[str | None, typer.Argument(help="A question, to count its tokens.", show_default=False)] = None,
     *,
@@ -168,7 +168,7 @@ def _quote(question: str | None, settings: Settings) -> tuple[PriceQuote, AutoQu
     from hybrid.engine.real_models import model_file  # noqa: PLC0415
     from hybrid.pairs.profile import (  # noqa: PLC0415
         JudgedTokens,
-        PairFacts,
+        PairIdentity,
         pair_record,
     )
     from hybrid.pairs.quote import (  # noqa: PLC0415
@@ -206,7 +206,7 @@ def _quote(question: str | None, settings: Settings) -> tuple[PriceQuote, AutoQu
     if question is None or policy.planner is None:
         return quote, None
     asked = PlanningContext(words_of(question), ids, decoding, _capabilities(settings, models, probed), stated)
-    bound = asyncio.run(PlannerFactory(PairFacts.of(path, settings.cloud, lambda: probes)).bind(asked))
+    bound = asyncio.run(PlannerFactory(PairIdentity.of(path, settings.cloud, lambda: probes)).bind(asked))
     calibration = bound.pair.calibration if bound.pair else None
     return quote, AutoQuote(bound.planner, calibration.questions if calibration else (), policy.name)
 

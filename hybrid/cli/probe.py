@@ -13,7 +13,7 @@ import typer
 
 from hybrid.cli.command import Flags, exit_codes, progress, takes_flags
 from hybrid.errors import escape_controls
-from hybrid.settings.setting_info import SettingPlace
+from hybrid.settings.setting_info import SettingScope
 from hybrid.spend import as_percent, as_usd
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ _VOCABULARY = {True: "the local model's", False: "another than the local model's
 _WIDTH = 23  # of what stands before a fact
 
 
-@takes_flags(SettingPlace.PROBE)
+@takes_flags(SettingScope.PROBE)
 def probe(
     url: Annotated[str, typer.Argument(help="Base URL of the endpoint.", show_default=False)],
     *,

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from hybrid.cli.command import Flags, exit_codes, takes_flags
 from hybrid.errors import UsageError, escape_controls
 from hybrid.settings.names import NAMED
-from hybrid.settings.setting_info import SettingPlace
+from hybrid.settings.setting_info import SettingScope
 from hybrid.settings.sources import load
 from hybrid.spend import as_usd, endpoint_id
 
@@ -44,7 +44,7 @@ Exit codes: 0 stopped by a signal, 2 usage (a port that is taken, an address wit
 """
 
 
-@takes_flags(SettingPlace.FLAG, usual={"parallel": f"{CONTEXTS}", "max_tokens": f"{OPEN_END}", "learn": "off"})
+@takes_flags(SettingScope.FLAG, usual={"parallel": f"{CONTEXTS}", "max_tokens": f"{OPEN_END}", "learn": "off"})
 def serve(
     *,
     host: Annotated[str, typer.Option(help="Address to listen on.", metavar="ADDRESS")] = "127.0.0.1",

@@ -34,7 +34,7 @@ _PLAIN = re.compile(r"[\w@+=:./\\-]+", re.ASCII)
 
 
 @dataclass
-class RepairNeeds:
+class RetryRequirements:
     """What decided the degraded lines, and so must change before another try of them comes to more.
 
     ``levels``: the caps that decided any, None for one that a line does not name. ``closed``: endpoints that charged
@@ -118,7 +118,7 @@ def _saved(source: Path, out: Path) -> Iterator[str]:
 
 
 @dataclass
-class Tally:
+class LineTally:
     """Counts lines as they are written. ``kept`` of them an earlier run has answered; the rest is over all of them.
 
     ``asked_again``: lines that ``--again`` asked anew, of which ``better`` came to more than before.
@@ -139,7 +139,7 @@ class Tally:
     degraded: int = 0
     degraded_kinds: dict[str, int] = field(default_factory=dict)
     repairable: int = 0
-    needs: RepairNeeds = field(default_factory=RepairNeeds)
+    needs: RetryRequirements = field(default_factory=RetryRequirements)
     local_tokens: int = 0
     cloud_tokens: int = 0
     cloud_requests: int = 0

@@ -18,7 +18,7 @@ from hybrid.cli.command import Flags, check_writable, exit_codes, takes_flags, w
 from hybrid.cli.show import LocalMarks, Screen, provenance
 from hybrid.errors import UsageError, escape_controls
 from hybrid.record.events import TRACE_VERSION, Event, to_json
-from hybrid.settings.setting_info import SettingPlace
+from hybrid.settings.setting_info import SettingScope
 from hybrid.spend.price import as_usd
 from hybrid.store.files import owners
 
@@ -47,7 +47,7 @@ Exit codes: 0 decoded, 1 a row is missing, 2 usage.
 """
 
 
-@takes_flags(SettingPlace.REPLAY)
+@takes_flags(SettingScope.REPLAY)
 def replay(
     trace: Annotated[Path, typer.Argument(help="A file that --trace and --trace-rows wrote.", metavar="TRACE")],
     *,

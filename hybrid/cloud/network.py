@@ -142,7 +142,7 @@ TINY_S = 1e-9
 LOOK_S = 0.05
 
 
-class StreamTimeBudget:
+class EventLoopShare:
     """Pays for the loop's work that the streams of one network make, at ``SHARE`` of the time; who is not paid rests.
 
     Theory of operation: processor sharing. While nobody rests, seconds are saved up. While streams rest, each is paid
@@ -202,7 +202,7 @@ class StreamTimeBudget:
 class PacedStream:
     """A stream whose next read waits where what it brought made too much work."""
 
-    def __init__(self, stream: httpcore.AsyncNetworkStream, floods: StreamTimeBudget) -> None:
+    def __init__(self, stream: httpcore.AsyncNetworkStream, floods: EventLoopShare) -> None:
         """Take an open stream."""
         self._stream, self._floods = stream, floods
         self.worked_s = self.most_s = 0.0
@@ -243,7 +243,7 @@ class PacedStream:
 class Network(httpcore.AnyIOBackend):
     """How connections are made: names are looked up by us, and of several addresses the first that answers is taken."""
 
-    def __init__(self, floods: StreamTimeBudget | None = None) -> None:
+    def __init__(self, floods: EventLoopShare | None = None) -> None:
         """Take the turns of its streams; None: none of them rests."""
         self._floods = floods
 

@@ -271,7 +271,7 @@ class LocalChat:
 
 
 @dataclass(frozen=True)
-class LocalHabits:
+class LocalRendering:
     """The local model's side of the comparison. ``piece``: the bytes of one of its tokens; ValueError for no token."""
 
     chats: tuple[LocalChat, ...]

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from hybrid.cloud.port import Chunk
 from hybrid.errors import VocabularyMismatch
-from hybrid.prob import OffsetRow, TextRow, TokenBytes, TopK
+from hybrid.prob import PrefixRow, TextRow, TokenBytes, TopK
 from hybrid.types import Ids, Vocabulary
 
 # Bytes to tokens and back to the same bytes, in any vocabulary: what a piece of a text is, without the rest of it.
@@ -223,11 +223,11 @@ class RowTranslator:
             place += 1
         return found
 
-    def _reaches(self, reading: TokenizedAnswer, text: bytes, places: range, offset: int) -> list[OffsetRow]:
+    def _reaches(self, reading: TokenizedAnswer, text: bytes, places: range, offset: int) -> list[PrefixRow]:
         """Return what the rows at some places tell of a byte, each by how likely a token begins there."""
         starts = {reading.start(place): place for place in places}
         weights = dict.fromkeys(places, 0.0) | {places.start: 1.0}
-        reaches: list[OffsetRow] = []
+        reaches: list[PrefixRow] = []
         for place in places:
             start, weight = reading.start(place), weights[place]
             if (row := reading.rows.get(place)) is None:  # as it was read, then
@@ -239,7 +239,7 @@ class RowTranslator:
                 if piece and after is not None and text.startswith(piece, start):
                     weights[after] += weight * mass
             read = text[start:offset]
-            reaches.append(OffsetRow(weight, read, masses, ending, row.tail + unread, offset in starts))
+            reaches.append(PrefixRow(weight, read, masses, ending, row.tail + unread, offset in starts))
         return reaches
 
     def _by_bytes(self, row: TopK) -> tuple[dict[bytes, float], float, float]:
@@ -257,7 +257,7 @@ class RowTranslator:
         return masses, ending, unread
 
     def _greedy(
-        self, reading: TokenizedAnswer, text: bytes, places: range, offset: int, reaches: list[OffsetRow]
+        self, reading: TokenizedAnswer, text: bytes, places: range, offset: int, reaches: list[PrefixRow]
     ) -> bytes | None:
         """Return what their most likely text goes on with at a byte; nothing: a row that is not known would tell.
 

@@ -29,7 +29,7 @@ from hybrid.cloud.bounds import (
     Timeouts,
     parse,
 )
-from hybrid.cloud.network import Network, StreamTimeBudget, httpcore, httpx, transport_error
+from hybrid.cloud.network import EventLoopShare, Network, httpcore, httpx, transport_error
 from hybrid.cloud.port import BeforeSend, unrecorded
 from hybrid.cloud.statuses import read_retry_after, status_error
 from hybrid.errors import BadReply, CloudError, NotAnApi, Unreachable, to_one_line
@@ -92,7 +92,7 @@ class Wire:
         )
         every = (self._client._transport, *self._client._mounts.values())
         self._pools = [transport._pool for transport in every if isinstance(transport, httpx.AsyncHTTPTransport)]
-        network = Network(StreamTimeBudget() if paced else None)
+        network = Network(EventLoopShare() if paced else None)
         for pool in self._pools:
             pool._network_backend = network
         self._changes = 0

@@ -18,13 +18,13 @@ from hybrid.defer.score import (
     CorrectedScore,
     Correction,
     Forecast,
-    PriorScore,
     QuestionForecast,
     Score,
     ScoreWrapper,
+    UninformedScore,
 )
 from hybrid.defer.signals import STATISTICS, CriticNumbers, DraftSignals, mean_surprise, statistics
-from hybrid.defer.words import BUCKETS, NOTHING_FAMILIAR, NearestByWord, NoveltyScore, word_buckets
+from hybrid.defer.words import BUCKETS, NOTHING_FAMILIAR, ExpertByWord, NoveltyScore, word_buckets
 
 __all__ = [
     "BUCKETS",
@@ -41,20 +41,20 @@ __all__ = [
     "CriticNumbers",
     "DraftOutcome",
     "DraftSignals",
+    "ExpertByWord",
     "Forecast",
     "KeptScore",
     "LabelledDraft",
     "LabelledQuestion",
     "LearnedScore",
     "LossKind",
-    "NearestByWord",
     "NoveltyScore",
     "OnlineLearner",
-    "PriorScore",
     "QuestionCosts",
     "QuestionForecast",
     "Score",
     "ScoreWrapper",
+    "UninformedScore",
     "floor_coin",
     "mean_surprise",
     "score_from_json",

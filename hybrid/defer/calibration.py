@@ -17,13 +17,13 @@ import msgspec
 
 from hybrid.defer.learned import LearnedScore
 from hybrid.defer.packed import read_number
-from hybrid.defer.score import CorrectedScore, Correction, PriorScore, Score
+from hybrid.defer.score import CorrectedScore, Correction, Score, UninformedScore
 
 # Scores as JSON, exact to the last bit, each with the name of its kind.
 
-FittedScore: TypeAlias = PriorScore | LearnedScore
+FittedScore: TypeAlias = UninformedScore | LearnedScore
 KeptScore: TypeAlias = FittedScore | CorrectedScore
-_KINDS: dict[str, type[FittedScore]] = {each.kind: each for each in (PriorScore, LearnedScore)}
+_KINDS: dict[str, type[FittedScore]] = {each.kind: each for each in (UninformedScore, LearnedScore)}
 
 
 def score_to_json(score: KeptScore) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What a score is: a draft's signals in, the chances that the cloud would turn it down out.
 
 A score knows no prices and decides nothing. It is a frozen value that is kept as JSON, exact to the last bit: a trace
-that holds one makes every decision again (``tests/defer/test_score.py``). ``PriorScore`` is what is believed of a pair
+that holds one makes every decision again (``tests/defer/test_score.py``). ``UninformedScore`` is that of a pair
 of which nothing is known; ``learned.py`` has the one that was fitted.
 """
 
@@ -97,7 +97,7 @@ PRIOR_CHANCE, PRIOR_TOKENS = 0.8, 64
 
 
 @dataclass(frozen=True)
-class PriorScore:
+class UninformedScore:
     """What is believed where nothing was measured: most drafts would be turned down, anywhere in them.
 
     ``chance`` is that of a draft of any length. The excess of its tokens is the local model's own mean surprise: no
@@ -126,7 +126,7 @@ class PriorScore:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, kept: Mapping[str, Any]) -> PriorScore:
+    def from_json(cls, kept: Mapping[str, Any]) -> UninformedScore:
         """Read what ``to_json`` gave. Raises ValueError."""
         return cls(str(kept["judge"]), read_number(kept["chance"], 0.0, 1.0), read_number(kept["tokens"], 1.0))
 

@@ -141,7 +141,7 @@ LEAST_WEIGHT = 0.02
 
 
 @dataclass(frozen=True)
-class NearestByWord:
+class ExpertByWord:
     """Counts of shape (N,) by bucket: how often each of ``num`` models was the nearest to a question with that word."""
 
     num: int
@@ -150,7 +150,7 @@ class NearestByWord:
     def weights(self, words: Iterable[int]) -> tuple[float, ...]:
         """Return what a question's words let expect, shape (N,); even where its words are new.
 
-        >>> NearestByWord(2, {5: (3, 0)}).weights([5])[0] > 0.6 > NearestByWord(2).weights([5])[0]
+        >>> ExpertByWord(2, {5: (3, 0)}).weights([5])[0] > 0.6 > ExpertByWord(2).weights([5])[0]
         True
         """
         logs = np.zeros(self.num)
@@ -162,16 +162,16 @@ class NearestByWord:
         weights = LEAST_WEIGHT + (1.0 - self.num * LEAST_WEIGHT) * likely / likely.sum()
         return tuple((weights / weights.sum()).tolist())
 
-    def adding(self, words: Iterable[int], nearest: int) -> NearestByWord:
+    def adding(self, words: Iterable[int], nearest: int) -> ExpertByWord:
         """Count one more question."""
         counts = dict(self.counts)
         for word in words:
             before = counts.get(word, (0,) * self.num)
             counts[word] = tuple(count + (number == nearest) for number, count in enumerate(before))
-        return NearestByWord(self.num, counts)
+        return ExpertByWord(self.num, counts)
 
     @classmethod
-    def from_json(cls, num: int, entry: object) -> NearestByWord:
+    def from_json(cls, num: int, entry: object) -> ExpertByWord:
         """Read what ``to_json`` returned; what is of another shape is left out."""
         counted = entry.items() if isinstance(entry, dict) else ()
         return cls(num, {int(word): tuple(each) for word, each in counted if _is_counted(word, each, num)})
@@ -182,7 +182,7 @@ class NearestByWord:
 
 
 def is_nearest_by_word(entry: object) -> bool:
-    """Whether it can be what ``NearestByWord.to_json`` returned, of however many models."""
+    """Whether it can be what ``ExpertByWord.to_json`` returned, of however many models."""
     if not isinstance(entry, dict):
         return False
     nums = {len(each) for each in entry.values() if isinstance(each, list)}

@@ -46,7 +46,7 @@ ReportBuild: TypeAlias = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class RealModel:
+class ModelRecipe:
     """A name, and how its file is made of the package's: weights of three bits, or layers left out, counted from 0."""
 
     name: str
@@ -67,10 +67,10 @@ class RealModel:
 
 # The first is the reference, of which the others are made.
 VARIANTS = (
-    RealModel("real"),
-    RealModel("real:q3", requantised=True),
-    RealModel("real:d2", left_out=(24, 26)),
-    RealModel("real:d4", left_out=(20, 22, 24, 26)),
+    ModelRecipe("real"),
+    ModelRecipe("real:q3", requantised=True),
+    ModelRecipe("real:d2", left_out=(24, 26)),
+    ModelRecipe("real:d4", left_out=(20, 22, 24, 26)),
 )
 
 
@@ -113,7 +113,7 @@ def find_package() -> Path:
     raise UsageError(msg)
 
 
-def existing_file(model: RealModel) -> Path | None:
+def existing_file(model: ModelRecipe) -> Path | None:
     """Return a model's file if it is there and whole, without building one. Raises EngineError as ``model_file``."""
     with suppress(UsageError):
         published = _published_file(lambda _: None)
@@ -134,7 +134,7 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _named(name: str) -> RealModel | None:
+def _named(name: str) -> ModelRecipe | None:
     model = next((each for each in VARIANTS if each.name == name), None)
     if name.startswith("real:") and model is None:
         msg = f"there is no model {name}: {', '.join(REAL)}"
@@ -142,7 +142,7 @@ def _named(name: str) -> RealModel | None:
     return model
 
 
-def _built_file(model: RealModel) -> Path:
+def _built_file(model: ModelRecipe) -> Path:
     return home_folder(user_cache_path) / "models" / f"SmolLM2-135M-Instruct.{model.name.partition(':')[2]}.gguf"
 
 
@@ -177,7 +177,7 @@ def _published_file(report_build: ReportBuild) -> Path:
     return path
 
 
-def _built(model: RealModel, published: Path, report_build: ReportBuild) -> Path:
+def _built(model: ModelRecipe, published: Path, report_build: ReportBuild) -> Path:
     target = _built_file(model)
     if _is_as_recorded(target, model.recipe):
         return target
@@ -193,7 +193,7 @@ def _built(model: RealModel, published: Path, report_build: ReportBuild) -> Path
     return target
 
 
-def _build(model: RealModel, published: Path, target: Path) -> None:
+def _build(model: ModelRecipe, published: Path, target: Path) -> None:
     """Write the file beside its place, look at it, and move it there."""
     for left in target.parent.glob(f"{target.name}.*.part"):  # of processes that were killed
         left.unlink(missing_ok=True)
@@ -208,7 +208,7 @@ def _build(model: RealModel, published: Path, target: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def quantise(model: RealModel, published: Path, target: Path, threads: int | None = None) -> None:
+def quantise(model: ModelRecipe, published: Path, target: Path, threads: int | None = None) -> None:
     """Let llama.cpp write a model's file. Raises EngineError, and leaves half a file, where it cannot."""
     take_log()
     params = ll.llama_model_quantize_default_params()

@@ -27,7 +27,7 @@ from jinja2.utils import Cycler, Joiner, Namespace, pass_context
 
 from hybrid.engine import template_functions as functions
 from hybrid.engine import template_meter as syntax
-from hybrid.engine.template_meter import UNITS, VISIT, Meter, TooMuchWork, check_length, check_plain
+from hybrid.engine.template_meter import UNITS, VISIT, Meter, WorkExceeded, check_length, check_plain
 from hybrid.errors import UsageError
 from hybrid.types import TemplateArg
 
@@ -108,7 +108,7 @@ class ChatTemplate:
 
     def _parsed(self) -> nodes.Template:
         if len(self.source) > MOST_SOURCE:
-            raise TooMuchWork(TOO_LONG)
+            raise WorkExceeded(TOO_LONG)
         return self._environment.parse(self.source)
 
 
@@ -122,7 +122,7 @@ def _guarded(work: Callable[[], T]) -> T:
         return work()
     except RecursionError:
         fault = TemplateFault("it calls itself without an end")
-    except TooMuchWork as error:
+    except WorkExceeded as error:
         fault = TemplateOverload(_words(error))
     except MemoryError:
         fault = MemoryOverload("there is no memory for what it makes")
@@ -147,7 +147,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             optimized=False,  # nothing is computed while it is compiled, where nothing is counted
-            extensions=[syntax.Generation, loopcontrols],
+            extensions=[syntax.GenerationTag, loopcontrols],
             finalize=self._written,
         )
         self.filters.clear()
@@ -310,7 +310,7 @@ _LIBRARY = frozenset(("_loop_vars", "_block_vars"))
 def _date_writer(now: datetime) -> Callable[[str], str]:
     def write(form: str) -> str:
         if len(form) > _MOST_FORMAT or re.search(r"%[^a-zA-Z%]*[0-9]", form):
-            raise TooMuchWork("it writes a date in a form of any length")
+            raise WorkExceeded("it writes a date in a form of any length")
         return now.strftime(form)
 
     return write

@@ -18,7 +18,7 @@ from jinja2.filters import FILTERS, make_attrgetter
 from jinja2.tests import TESTS
 from jinja2.utils import pass_context, pass_environment
 
-from hybrid.engine.template_meter import UNITS, VISIT, Meter, TooMuchWork, check_length, check_plain
+from hybrid.engine.template_meter import UNITS, VISIT, Meter, WorkExceeded, check_length, check_plain
 
 # Widths and precisions that are given to a method or a filter: 'x'.ljust(10 ** 9) is one call.
 MOST_NUMBER = 10_000
@@ -124,19 +124,19 @@ def _passed(made: Callable[..., Any]) -> Callable[[Any], tuple[Any, ...]]:
 def _check_numbers(name: str, values: Iterable[Any]) -> None:
     if not all(isinstance(each, int | float) for each in values):
         msg = f"it asks for {name} of what is no number"
-        raise TooMuchWork(msg)
+        raise WorkExceeded(msg)
 
 
 def _check_attribute(name: str, options: Sequence[Any], named: Mapping[str, Any]) -> None:
-    """Raise TooMuchWork for a long way into each value: 'a.b.c' is looked up part by part."""
+    """Raise WorkExceeded for a long way into each value: 'a.b.c' is looked up part by part."""
     texts = [each for each in options[name == "join" :] if isinstance(each, str)]
     names = [*(texts[:1] if name in _ITERATES else ()), named.get("attribute")]
     if any(isinstance(each, str) and len(each) > _NAME for each in names):
-        raise TooMuchWork("it asks for an attribute with a long name")
+        raise WorkExceeded("it asks for an attribute with a long name")
 
 
 def _charge_filter(meter: Meter, name: str, value: Any, options: Sequence[Any]) -> None:
-    """Pay for a filter before it works. Raises TooMuchWork, also where its result would be too long."""
+    """Pay for a filter before it works. Raises WorkExceeded, also where its result would be too long."""
     size = meter.written_size(value)
     sizes = [meter.written_size(each) for each in options]
     if name in _ITERATES:
@@ -183,10 +183,10 @@ def _width(value: Any) -> int:
 
 
 def check_widths(given: Iterable[Any], most: int = MOST_NUMBER) -> None:
-    """Raise TooMuchWork for a width or a precision that makes long texts or numbers."""
+    """Raise WorkExceeded for a width or a precision that makes long texts or numbers."""
     if any(isinstance(each, int | float) and abs(each) > most for each in given):
         msg = f"it computes with a number above {most:,}"
-        raise TooMuchWork(msg)
+        raise WorkExceeded(msg)
 
 
 def charge_search(meter: Meter, text: str, given: Iterable[Any]) -> None:
@@ -196,7 +196,7 @@ def charge_search(meter: Meter, text: str, given: Iterable[Any]) -> None:
 
 
 def charge_replaced(meter: Meter, text: str, old: str, new: str) -> None:
-    """Pay for a replacement; raise TooMuchWork where its result would be too long."""
+    """Pay for a replacement; raise WorkExceeded where its result would be too long."""
     charge_search(meter, text, [old])
     num = text.count(old)
     check_length(len(text) + num * len(new))
@@ -224,21 +224,21 @@ def _is_equal(meter: Meter, first: Any, second: Any) -> bool:
 
 
 def charge_percent(meter: Meter, text: str, given: Sequence[Any]) -> None:
-    """Pay for ``text % given``; raise TooMuchWork where it would be too long, or its widths are not in the text."""
+    """Pay for ``text % given``; raise WorkExceeded where it would be too long, or its widths are not in the text."""
     if "*" in text or "%(" in text:
-        raise TooMuchWork("it pads a text without bound")
+        raise WorkExceeded("it pads a text without bound")
     meter.spend(UNITS * text.count("%"))
     widths = [int(each) for pair in _SPEC.findall(text) for each in pair if each]
     _check_format(meter, text, text.count("%"), widths, given)
 
 
 def charge_format(meter: Meter, text: str, given: Sequence[Any]) -> None:
-    """Pay for ``text.format(...)``; raise TooMuchWork where it would be too long, or looks into what it is given."""
+    """Pay for ``text.format(...)``; raise WorkExceeded where it would be too long, or looks into what it is given."""
     meter.spend(UNITS * (1 + text.count("{")))
     widths = []
     for _, name, spec, _ in Formatter().parse(text):
         if name is not None and ("." in name or "[" in name or "{" in (spec or "")):
-            raise TooMuchWork("it formats what it is not given itself")
+            raise WorkExceeded("it formats what it is not given itself")
         widths += [int(digits) for digits in _DIGITS.findall(spec or "")]
     _check_format(meter, text, text.count("{"), widths, given)
 
@@ -253,17 +253,17 @@ def _check_format(meter: Meter, text: str, num: int, widths: Sequence[int], give
 def _check_json(meter: Meter, value: Any, size: int, options: Sequence[Any]) -> None:
     flat = [part for each in options for part in (each if isinstance(each, list | tuple) else (each,))]
     if any(isinstance(each, int | str) and _width(each) > _INDENT for each in flat):
-        raise TooMuchWork("it pads JSON without bound")
+        raise WorkExceeded("it pads JSON without bound")
     if any(not isinstance(each, bool) and isinstance(each, int | str) for each in options):
         check_length(size + size // 4 * _INDENT * meter.depth(value))
 
 
 def charge_method(meter: Meter, name: str, own: Any, given: Sequence[Any]) -> None:
-    """Pay for a value's method before it works. Raises TooMuchWork for one that no template needs."""
+    """Pay for a value's method before it works. Raises WorkExceeded for one that no template needs."""
     kind = next((each for each in METHODS if isinstance(own, each)), None)
     if kind is None or name not in METHODS[kind]:
         msg = f"it asks for {name}, which no conversation needs"
-        raise TooMuchWork(msg)
+        raise WorkExceeded(msg)
     sizes = sum(meter.written_size(each) for each in given)
     if not isinstance(own, str):
         meter.spend(sizes + (0 if name == "get" else meter.written_size(own)))
@@ -295,16 +295,16 @@ def charge_method(meter: Meter, name: str, own: Any, given: Sequence[Any]) -> No
 
 
 def charge_number(operator: str, left: float, right: float) -> None:
-    """Raise TooMuchWork for a power that is a number of any length."""
+    """Raise WorkExceeded for a power that is a number of any length."""
     if operator == "**" and isinstance(left, int) and isinstance(right, int) and right * left.bit_length() > _POWER:
-        raise TooMuchWork("it computes with a number of any length")
+        raise WorkExceeded("it computes with a number of any length")
 
 
 _POWER = 128
 
 
 def charge_repeated(meter: Meter, left: Any, right: Any) -> None:
-    """Pay for ``text * number`` and for ``list * number``; raise TooMuchWork where it would be too long."""
+    """Pay for ``text * number`` and for ``list * number``; raise WorkExceeded where it would be too long."""
     values, number = (left, right) if isinstance(right, int | float) else (right, left)
     check_plain(number)
     times = max(0, int(number)) if isinstance(number, int | float) else 0

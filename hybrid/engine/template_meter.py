@@ -40,7 +40,7 @@ _BITS = 64
 _SHORT, _BETWEEN = 24, 4
 
 
-class TooMuchWork(Exception):
+class WorkExceeded(Exception):
     """The template works for too long, or makes too much, or what it may not make."""
 
 
@@ -71,7 +71,7 @@ class Meter:
         return self.spent / self._most
 
     def spend(self, units: int) -> None:
-        """Count work. Raises TooMuchWork."""
+        """Count work. Raises WorkExceeded."""
         self.spent += units
         if self.spent > self._look_at:
             self._look()
@@ -79,14 +79,14 @@ class Meter:
     def _look(self) -> None:
         if self.spent > self._most:
             msg = f"it is not done after {self._most // UNITS:,} steps"
-            raise TooMuchWork(msg)
+            raise WorkExceeded(msg)
         if time.thread_time() - self._began > self._deadline_s:
             msg = f"it is not done after {self._deadline_s:.0f} s of processor time"
-            raise TooMuchWork(msg)
+            raise WorkExceeded(msg)
         self._look_at = min(self.spent + _LOOK, self._most)
 
     def admit(self, value: Any) -> Any:
-        """Pay for a value that an operation has made, and return it. Raises TooMuchWork for one that may not be."""
+        """Pay for a value that an operation has made, and return it. Raises WorkExceeded for one that may not be."""
         if isinstance(value, str):
             check_length(len(value))
             self.spend(sys.getsizeof(value))
@@ -104,7 +104,7 @@ class Meter:
             yield value
 
     def written_size(self, value: Any) -> int:
-        """Return about how many characters a value has when it is written, however deep. Raises TooMuchWork."""
+        """Return about how many characters a value has when it is written, however deep. Raises WorkExceeded."""
         if isinstance(value, str):
             return len(value)
         if isinstance(value, list | tuple | set | frozenset | Mapping):
@@ -121,7 +121,7 @@ class Meter:
             return known[1:]
         if above > MOST_DEPTH:
             msg = f"it makes lists of more than {MOST_DEPTH} levels"
-            raise TooMuchWork(msg)
+            raise WorkExceeded(msg)
         size, deepest = _BETWEEN, 0
         parts = value
         if isinstance(value, Mapping):
@@ -139,32 +139,32 @@ class Meter:
             check_length(size)
         if deepest >= MOST_DEPTH:
             msg = f"it makes lists of more than {MOST_DEPTH} levels"
-            raise TooMuchWork(msg)
+            raise WorkExceeded(msg)
         self._known[id(value)] = (value, size, deepest + 1)  # it is kept, so its id is not given to another one
         return size, deepest + 1
 
 
 def check_length(length: int) -> None:
-    """Raise TooMuchWork for a text, or a value that is written as one, that is too long."""
+    """Raise WorkExceeded for a text, or a value that is written as one, that is too long."""
     if length > MOST_TEXT:
         msg = f"it makes more than {MOST_TEXT:,} characters or parts"
-        raise TooMuchWork(msg)
+        raise WorkExceeded(msg)
 
 
 def check_plain(value: Any) -> None:
-    """Raise TooMuchWork for what is no value of a template: a number that is too long, bytes, a function."""
+    """Raise WorkExceeded for what is no value of a template: a number that is too long, bytes, a function."""
     if value is None or isinstance(value, bool | Undefined):
         return
     if isinstance(value, int):
         if value.bit_length() > _BITS:
             msg = f"it computes with whole numbers of more than {_BITS} bits"
-            raise TooMuchWork(msg)
+            raise WorkExceeded(msg)
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise TooMuchWork("it computes with a number that is not finite")
+            raise WorkExceeded("it computes with a number that is not finite")
     elif not isinstance(value, str):
         msg = f"it makes a value that is no text, number or list: {type(value).__name__}"
-        raise TooMuchWork(msg)
+        raise WorkExceeded(msg)
 
 
 def _units_for(value: Any) -> int:
@@ -197,7 +197,7 @@ _BODIES: dict[type[nodes.Node], tuple[str, ...]] = {
 }
 
 
-class Generation(Extension):
+class GenerationTag(Extension):
     """``{% generation %}`` marks what the assistant wrote, for training; the text is what stands inside."""
 
     tags = {"generation"}  # noqa: RUF012  (the library's own shape)
@@ -209,7 +209,7 @@ class Generation(Extension):
 
 
 def rewrite(template: nodes.Template) -> nodes.Template:
-    """Return a template that calls back. Raises TooMuchWork for a number that none may hold."""
+    """Return a template that calls back. Raises WorkExceeded for a number that none may hold."""
     rewritten = cast(nodes.Template, _Rewriting().visit(template))
     _count_bodies(rewritten)
     return rewritten
@@ -252,7 +252,7 @@ class _Rewriting(NodeTransformer):
             held = _filtered(node.expr, HELD, node.ops[0].expr)
             return held if kinds == ["in"] else nodes.Not(held, lineno=node.lineno)
         if {"in", "notin"} & set(kinds):
-            raise TooMuchWork("it looks for a value in a chain of comparisons")
+            raise WorkExceeded("it looks for a value in a chain of comparisons")
         node.expr = _filtered(node.expr, COMPARED)
         for operand in node.ops:
             operand.expr = _filtered(operand.expr, COMPARED)
@@ -278,7 +278,7 @@ class _Rewriting(NodeTransformer):
         return node
 
     def visit_ScopedEvalContextModifier(self, _: nodes.ScopedEvalContextModifier) -> nodes.Node:  # noqa: N802
-        raise TooMuchWork("it asks for another way of escaping, which no conversation needs")
+        raise WorkExceeded("it asks for another way of escaping, which no conversation needs")
 
     def _spread(self, node: nodes.Call | nodes.Filter | nodes.Test) -> nodes.Node:
         self.generic_visit(node)

@@ -16,7 +16,7 @@ from hybrid.engine.llama import Weights
 from hybrid.engine.native import ll
 from hybrid.errors import EngineError
 
-__all__ = ["TIED", "UNTIED", "OutputRows", "TokenTable", "read_token_table"]
+__all__ = ["TIED", "UNTIED", "OutputMatrix", "TokenTable", "read_token_table"]
 
 
 # The rows of a model's output matrix, one a token, as float32: what its scores are products with.
@@ -44,7 +44,7 @@ class _TypeTraits(ctypes.Structure):
     )
 
 
-class OutputRows:
+class OutputMatrix:
     """The output matrix of a model file. ``num_rows``: the tokens and their padding; ``width``: numbers in a row."""
 
     def __init__(self, path: Path) -> None:
@@ -134,7 +134,7 @@ class TokenTable:
     pieces: Sequence[bytes]
     special_ids: frozenset[int]
     digest: str
-    rows: OutputRows
+    rows: OutputMatrix
 
 
 def read_token_table(path: Path) -> TokenTable:
@@ -142,7 +142,7 @@ def read_token_table(path: Path) -> TokenTable:
     weights = Weights(path)
     try:
         pieces = [weights.piece(token) for token in range(weights.num_tokens)]
-        rows = OutputRows(path)
+        rows = OutputMatrix(path)
         if rows.num_rows < len(pieces):
             msg = f"{path} has {len(pieces)} tokens and an output matrix of {rows.num_rows} rows"
             raise EngineError(msg)

@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from hybrid.defer import DEFAULT_JUDGE, Calibration, DraftSignals, PriorScore, Score
+from hybrid.defer import DEFAULT_JUDGE, Calibration, DraftSignals, Score, UninformedScore
 from hybrid.defer.online import OnlineLearner
 from hybrid.defer.outcome import DraftOutcome, DraftPlace
 from hybrid.errors import UsageError
@@ -267,11 +267,11 @@ def read_knowledge(
     ``shipped_only``: what comes with the package, and nothing is kept.
     """
     if local is None or not cloud:
-        prior = PriorScore(judge or DEFAULT_JUDGE)
+        prior = UninformedScore(judge or DEFAULT_JUDGE)
         return PairKnowledge(prior, OnlineLearner(prior), standing=(UNCALIBRATED,) if cloud else ())
     wanted = partial(calibration_for, local, cloud, critic=critic, shipped_only=shipped_only)
     calibration = wanted(judge)
-    base: Score = calibration.score if calibration else PriorScore(judge or DEFAULT_JUDGE)
+    base: Score = calibration.score if calibration else UninformedScore(judge or DEFAULT_JUDGE)
     other = None if calibration else wanted()
     standing: tuple[str, ...] = () if calibration else (UNCALIBRATED,)
     if other is not None:

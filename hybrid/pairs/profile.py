@@ -30,7 +30,7 @@ from hybrid.store.json_store import JsonStore
 
 
 @dataclass(frozen=True)
-class PairFacts:
+class PairIdentity:
     """Facts of a client's two models.
 
     ``local``: what identifies the model's file; None: nothing is known of any pair, and nothing is kept. ``times``:
@@ -47,7 +47,7 @@ class PairFacts:
     @classmethod
     def of(
         cls, model: Path, cloud: str | None, probes: Callable[[], ProbeCache | None], critic: Path | None = None
-    ) -> PairFacts:
+    ) -> PairIdentity:
         """Return the facts of a model file and an endpoint, and of a critic's file.
 
         ``probes``: where probes are kept; None: nowhere.

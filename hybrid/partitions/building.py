@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybrid.partitions.embedding import Directions, RowSource, directions, nearest, unit
-from hybrid.partitions.normal_form import NormalForm, TokenClass, is_turned, normal_form, on_two_sides, sides_of
+from hybrid.partitions.normal_form import NormalForm, TokenKind, is_turned, normal_form, on_two_sides, sides_of
 
 # A letter is a label or a variable, and it has no normal form; a word of two letters may be "so" or "as".
 _LEAST_LETTERS = 2
@@ -56,7 +56,7 @@ class _Form:
 
     form: str
     ids: tuple[int, ...]
-    token_class: TokenClass
+    token_class: TokenKind
     script: str
     joins: bool
 
@@ -78,7 +78,7 @@ def build_groups(
         for token, piece in enumerate(pieces)
         if token not in special_ids and (wording := normal_form(piece)) is not None
     }
-    words = np.array([i for i, each in wordings.items() if each.token_class is TokenClass.WORD], dtype=np.int64)
+    words = np.array([i for i, each in wordings.items() if each.token_class is TokenKind.WORD], dtype=np.int64)
     known = directions(source, len(pieces), words, report) if source is not None and words.size else None
     forms = list(_forms(wordings, known, rules))
     groups = [form.ids for form in forms if len(form.ids) > 1]
@@ -89,17 +89,17 @@ def build_groups(
 
 def _forms(wordings: dict[int, NormalForm], known: Directions | None, rules: JoinRules) -> Iterable[_Form]:
     """Yield the tokens of each form, apart where their directions are."""
-    by_form: dict[tuple[TokenClass, str, str], list[int]] = defaultdict(list)
+    by_form: dict[tuple[TokenKind, str, str], list[int]] = defaultdict(list)
     for token, wording in wordings.items():
         by_form[wording.token_class, wording.script, wording.form].append(token)
     known_words = _known_words(wordings.values())
     for (token_class, script, form), ids in by_form.items():
-        parts = _agreeing(ids, known, rules) if token_class is TokenClass.WORD and known is not None else [ids]
+        parts = _agreeing(ids, known, rules) if token_class is TokenKind.WORD and known is not None else [ids]
         for part in parts:
             of_part = [wordings[token] for token in part]
             long = len(form) >= _LEAST_LETTERS and not _ROMAN.fullmatch(form)
             is_name = all(each.starts_word and each.is_name for each in of_part)
-            joins = token_class is TokenClass.WORD and long and (script, form) in known_words and not is_name
+            joins = token_class is TokenKind.WORD and long and (script, form) in known_words and not is_name
             for first in range(0, len(part), rules.most_tokens):
                 yield _Form(form, tuple(part[first : first + rules.most_tokens]), token_class, script, joins)
 

@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from hybrid.errors import UsageError
-from hybrid.partitions.normal_form import TokenClass, normal_form
+from hybrid.partitions.normal_form import TokenKind, normal_form
 
 __all__ = [
     "NUM_REMOVED",
-    "Consistency",
     "Directions",
-    "MeasuredShare",
+    "EmbeddingAgreement",
     "RowSource",
+    "ShareEstimate",
     "blocks_of",
     "compare_embeddings",
     "directions",
@@ -141,7 +141,7 @@ _95 = 1.96
 
 
 @dataclass(frozen=True)
-class MeasuredShare:
+class ShareEstimate:
     """A number from 0 to 1 with its interval of 95 %. An unbiased estimate may lie a little below 0."""
 
     value: float
@@ -150,13 +150,13 @@ class MeasuredShare:
 
 
 @dataclass(frozen=True)
-class Consistency:
+class EmbeddingAgreement:
     """``words``: compared, of ``shared``. ``chance``: the overlap of neighbours that unlike embeddings have."""
 
     words: int
     shared: int
-    cka: MeasuredShare
-    overlap: MeasuredShare
+    cka: ShareEstimate
+    overlap: ShareEstimate
     chance: float
 
 
@@ -171,7 +171,7 @@ def shared_words(first: Sequence[bytes], second: Sequence[bytes]) -> tuple[Ids, 
     pairs: dict[bytes, tuple[int, int]] = {}
     for token, piece in enumerate(first):
         form = normal_form(piece) if piece in in_second else None
-        if form is not None and form.token_class is TokenClass.WORD:
+        if form is not None and form.token_class is TokenKind.WORD:
             pairs.setdefault(piece, (token, in_second[piece]))
     both = np.array(list(pairs.values()), dtype=np.int64).reshape(-1, 2)
     return both[:, 0], both[:, 1]
@@ -179,7 +179,7 @@ def shared_words(first: Sequence[bytes], second: Sequence[bytes]) -> tuple[Ids, 
 
 def compare_embeddings(
     first: tuple[RowSource, Sequence[bytes]], second: tuple[RowSource, Sequence[bytes]], *, seed: int = 0
-) -> Consistency:
+) -> EmbeddingAgreement:
     """Compare two embeddings on shared words. Raises UsageError where there are too few of them."""
     sides = shared_words(first[1], second[1])
     shared = sides[0].size
@@ -194,7 +194,7 @@ def compare_embeddings(
         back = np.searchsorted(wanted, ids[chosen])
         raw.append(_rows(source, wanted)[back])
         near.append(nearest(directions(source, len(pieces), wanted, _silent).rows[back], NEIGHBOURS, _silent)[0])
-    return Consistency(
+    return EmbeddingAgreement(
         chosen.size,
         shared,
         cka_interval(raw[0], raw[1], rng.permutation(chosen.size) % _BLOCKS),
@@ -203,12 +203,12 @@ def compare_embeddings(
     )
 
 
-def cka_interval(first: Vectors, second: Vectors, blocks: Ids) -> MeasuredShare:
+def cka_interval(first: Vectors, second: Vectors, blocks: Ids) -> ShareEstimate:
     """Return debiased linear CKA with a jackknife over blocks of words. Shapes (N, a), (N, b), (N,)."""
     value = linear_cka(first, second)
     without = np.array([linear_cka(first[blocks != each], second[blocks != each]) for each in np.unique(blocks)])
     spread = float(np.sqrt((without.size - 1) / without.size * np.square(without - without.mean()).sum()))
-    return MeasuredShare(value, value - _95 * spread, min(1.0, value + _95 * spread))
+    return ShareEstimate(value, value - _95 * spread, min(1.0, value + _95 * spread))
 
 
 def linear_cka(first: Vectors, second: Vectors) -> float:
@@ -239,12 +239,12 @@ def _hsic(first: Vectors, second: Vectors) -> float:
     return float(trace + product - crossed)
 
 
-def _overlap(first: Ids, second: Ids) -> MeasuredShare:
+def _overlap(first: Ids, second: Ids) -> ShareEstimate:
     """Return the mean share of neighbours that are the same, words taken as independent. Shapes (N, k), (N, k)."""
     same = [len(set(here) & set(there)) for here, there in zip(first.tolist(), second.tolist(), strict=True)]
     shares: npt.NDArray[np.float64] = np.array(same) / first.shape[1]
     value, spread = float(shares.mean()), float(shares.std(ddof=1) / np.sqrt(shares.size))
-    return MeasuredShare(value, max(0.0, value - _95 * spread), min(1.0, value + _95 * spread))
+    return ShareEstimate(value, max(0.0, value - _95 * spread), min(1.0, value + _95 * spread))
 
 
 def _rows(source: RowSource, wanted: Ids) -> Vectors:

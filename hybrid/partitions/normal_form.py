@@ -16,7 +16,7 @@ from functools import cache
 __all__ = [
     "NEGATIONS",
     "NormalForm",
-    "TokenClass",
+    "TokenKind",
     "is_negation",
     "is_turned",
     "normal_form",
@@ -242,7 +242,7 @@ _APOSTROPHE = "'"
 _SPACES = " \u2581\u0120"
 
 
-class TokenClass(Enum):
+class TokenKind(Enum):
     """What a text consists of. Tokens of two classes are never merged."""
 
     WORD = "word"
@@ -258,7 +258,7 @@ class NormalForm:
     """
 
     form: str
-    token_class: TokenClass
+    token_class: TokenKind
     script: str = ""
     starts_word: bool = False
     is_name: bool = False
@@ -281,19 +281,19 @@ def normal_form(piece: bytes) -> NormalForm | None:
     text = raw.strip(_SPACES)
     form = unicodedata.normalize("NFKC", text.translate(_UNIFIED)).casefold()
     if form and not set(form) - _MARKS:
-        return NormalForm(form, TokenClass.MARK)
+        return NormalForm(form, TokenKind.MARK)
     if not _is_word(text.translate(_UNIFIED)) or not _is_word(form) or is_negation(form):
         return None
     letter = next(each for each in text if each not in _APOSTROPHE)
     script = unicodedata.name(letter, "").partition(" ")[0]
-    return NormalForm(form, TokenClass.WORD, script, raw[0] in _SPACES, letter.isupper() or letter.istitle())
+    return NormalForm(form, TokenKind.WORD, script, raw[0] in _SPACES, letter.isupper() or letter.istitle())
 
 
 def _space(raw: str) -> NormalForm | None:
     """Return what white space says: a line's end or a space. A page break, or a separator of records, is neither."""
     if any(each not in "\t\r\n" and unicodedata.category(each) != "Zs" for each in raw):
         return None
-    return NormalForm("\n" if "\n" in raw or "\r" in raw else " ", TokenClass.SPACE)
+    return NormalForm("\n" if "\n" in raw or "\r" in raw else " ", TokenKind.SPACE)
 
 
 def is_negation(form: str) -> bool:

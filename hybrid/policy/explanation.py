@@ -149,7 +149,7 @@ STEP, MOST_TIMES, PRECISION = 1.25, 1000.0, 1.001
 
 
 @dataclass(frozen=True)
-class SwitchPoint:
+class PlanSwitch:
     """Another choice: what would be done at ``times`` the worth and a little beyond."""
 
     times: float
@@ -175,15 +175,15 @@ class PlanExplanation:
     costs: PlanCosts
     excess: float
     planner: Planner
-    less: SwitchPoint | None = None
-    more: SwitchPoint | None = None
+    less: PlanSwitch | None = None
+    more: PlanSwitch | None = None
 
     @property
     def by_nats(self) -> bool:
         """Whether what keeping loses is counted in nats."""
         return self.planner.mean_excess is not None
 
-    def worth_at(self, change: SwitchPoint) -> float | None:
+    def worth_at(self, change: PlanSwitch) -> float | None:
         """Return a changed worth as ``--worth`` writes it, before any pacing; None where the dial is an amount."""
         worth = self.named_worth
         return worth.multiple * change.times if worth.amount is None else None
@@ -268,7 +268,7 @@ def action_of(plan: DraftPlan) -> str:
     return "spans" if plan.action == "check" and plan.limit == 0 else plan.action
 
 
-def _next_change(action_at: Callable[[float], str], chosen: str, step: float) -> SwitchPoint | None:
+def _next_change(action_at: Callable[[float], str], chosen: str, step: float) -> PlanSwitch | None:
     """Return the nearest worth in a direction at which another action is chosen."""
     near, far = 1.0, step
     while action_at(far) == chosen:
@@ -278,4 +278,4 @@ def _next_change(action_at: Callable[[float], str], chosen: str, step: float) ->
     while max(far / near, near / far) > PRECISION:
         middle = (near * far) ** 0.5
         near, far = (middle, far) if action_at(middle) == chosen else (near, middle)
-    return SwitchPoint(far, action_at(far))
+    return PlanSwitch(far, action_at(far))

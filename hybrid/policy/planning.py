@@ -40,9 +40,9 @@ from hybrid.defer import (
     DraftSignals,
     Forecast,
     KeptScore,
-    PriorScore,
     QuestionForecast,
     Score,
+    UninformedScore,
     score_from_json,
     score_to_json,
 )
@@ -199,7 +199,7 @@ StreamMode: TypeAlias = Literal["whole", "blocks", "early"]
 """When text is shown: after the whole draft was decided, block by block, or decided by the question alone, at once."""
 TossFloor: TypeAlias = Callable[[Floats], int]
 
-PRIOR = PriorScore(DEFAULT_JUDGE)
+PRIOR = UninformedScore(DEFAULT_JUDGE)
 
 
 @dataclass(frozen=True, kw_only=True)

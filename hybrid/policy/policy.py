@@ -19,7 +19,7 @@ from hybrid.policy.gates import Gate, RandomGate
 from hybrid.policy.judges import Judge
 from hybrid.policy.planning import Planner
 from hybrid.policy.requests import PendingToken
-from hybrid.policy.stages import Stage
+from hybrid.policy.stages import ChainLevel
 from hybrid.types import Ability, Ids, Sampling
 
 ABILITY_TEXT: Mapping[Ability, str] = {
@@ -74,7 +74,7 @@ class Policy:
     tokens and double, until a row does. 0: it draws that one token."""
     planner: Planner | None = field(default=None, hash=False)
     """Weighs each draft: keep, check or write. Then the gate is never asked, and no exact law holds."""
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[ChainLevel, ...] = ()
     """The local models above the smallest, which drafts: each reads what the one below drafts (``stages``)."""
 
     @cached_property

@@ -24,7 +24,7 @@ from hybrid.policy.rules.divergence_threshold import CONCEPTS, DOUBT, FSD, KL, O
 from hybrid.policy.rules.exact import EXACT, GREEDY_EXACT, U_HLM, GreedyMatch
 from hybrid.policy.rules.excess import EXCESS, excess_judge
 from hybrid.policy.rules.relaxed import CERTIFIED, RELAXED
-from hybrid.policy.stages import Stage
+from hybrid.policy.stages import ChainLevel
 from hybrid.policy.target_sampler import SamplingJudge, TargetSampler
 from hybrid.settings.policy_choices import PolicyChoices
 from hybrid.types import Sampling
@@ -84,13 +84,13 @@ ROUTE = Preset(
 # Chains from a user's choices: stages that keep each model's own law, and where a chain may stand.
 
 
-def exact_stages(spans: Sequence[int], sampling: Sampling) -> tuple[Stage, ...]:
+def exact_stages(spans: Sequence[int], sampling: Sampling) -> tuple[ChainLevel, ...]:
     """Return a stage for each span, the lowest first; what leaves it has its model's own law under ``sampling``."""
     judge = GreedyMatch() if sampling.greedy else BlockVerification(TargetSampler(sampling))
-    return tuple(Stage(span, judge, sampling) for span in spans)
+    return tuple(ChainLevel(span, judge, sampling) for span in spans)
 
 
-def with_stages(policy: Policy, stages: Sequence[Stage]) -> Policy:
+def with_stages(policy: Policy, stages: Sequence[ChainLevel]) -> Policy:
     """Return a policy whose drafts come from a chain of local models.
 
     A policy that checks nothing shows each token as it is drafted; of a chain it shows what a level has read at once.

@@ -32,7 +32,7 @@ from hybrid.types import Ids, Sampling
 
 
 @dataclass(frozen=True)
-class Stage:
+class ChainLevel:
     """One local model above the smallest.
 
     ``span``: tokens drafted below before it reads them. ``bonus``: its row after an accepted span gives one more, if
@@ -73,7 +73,7 @@ class _Held:
     ended: bool = False
 
 
-def draft(stages: Sequence[Stage], progress: Progress, request: Draft) -> Flow[Drafted]:
+def draft(stages: Sequence[ChainLevel], progress: Progress, request: Draft) -> Flow[Drafted]:
     """Have the local models draft: what comes back is a draft of the last stage's model, or of the only model."""
     if not stages:
         reply = yield request
@@ -92,7 +92,7 @@ def draft(stages: Sequence[Stage], progress: Progress, request: Draft) -> Flow[D
     return Drafted(held.tokens, decision, held.next_row, held.ended, full)
 
 
-def _round(stages: Sequence[Stage], progress: Progress, request: Draft, held: _Held) -> Flow[None]:
+def _round(stages: Sequence[ChainLevel], progress: Progress, request: Draft, held: _Held) -> Flow[None]:
     """Have a span drafted below, read it, and hold what stands of it."""
     stage, level = stages[-1], len(stages)
     at, left = request.at + ids(held.tokens), request.limit - len(held.tokens)
@@ -133,7 +133,7 @@ def _rows(at: Ids, span: Span, level: int, *, wants_next_row: bool = True) -> Fl
     return tuple(row for row in reply.rows if isinstance(row, FullRow))
 
 
-def _num_owed(stage: Stage, verdict: Verdict, *, recovered: bool) -> int:
+def _num_owed(stage: ChainLevel, verdict: Verdict, *, recovered: bool) -> int:
     """Return how many tokens the level writes itself: a rejected one's place is filled, and a round shows something."""
     if verdict.rejected:
         return stage.handoff_tokens + (not recovered)
@@ -141,7 +141,7 @@ def _num_owed(stage: Stage, verdict: Verdict, *, recovered: bool) -> int:
 
 
 def _written(
-    stage: Stage, level: int, progress: Progress, at: Ids, num: int, known: Sequence[FullRow]
+    stage: ChainLevel, level: int, progress: Progress, at: Ids, num: int, known: Sequence[FullRow]
 ) -> Flow[list[PendingToken]]:
     """Draw tokens of this level's own, each from its row; the first row is mostly ``known`` from a check."""
     written: list[PendingToken] = []
@@ -154,7 +154,7 @@ def _written(
     return written
 
 
-def _raised(stage: Stage, level: int, token: PendingToken, row: Dense) -> PendingToken:
+def _raised(stage: ChainLevel, level: int, token: PendingToken, row: Dense) -> PendingToken:
     """Return a token as it leaves a level: drawn from that level's law."""
     return PendingToken(
         token.id,

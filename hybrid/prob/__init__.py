@@ -13,7 +13,7 @@ from hybrid.prob.acceptance import (
     excess_with_noise,
     residual,
 )
-from hybrid.prob.cells import OffsetRow, PrefixEvents, TextRow, TokenBytes
+from hybrid.prob.cells import PrefixEvents, PrefixRow, TextRow, TokenBytes
 from hybrid.prob.certificates import (
     DivergenceKind,
     certificate,
@@ -38,7 +38,7 @@ from hybrid.prob.divergence import (
     total_variation_with_noise,
 )
 from hybrid.prob.mixture import (
-    ExpertRow,
+    MixtureRow,
     MixtureWeights,
     Reference,
     SelectionWeights,
@@ -59,17 +59,17 @@ __all__ = [
     "AdditiveAcceptance",
     "Dense",
     "DivergenceKind",
-    "ExpertRow",
     "Floats",
     "FullRow",
     "GreedyAcceptance",
     "Interval",
+    "MixtureRow",
     "MixtureWeights",
     "MultiplicativeAcceptance",
     "NotADistribution",
-    "OffsetRow",
     "Partition",
     "PrefixEvents",
+    "PrefixRow",
     "Reference",
     "Row",
     "SelectionWeights",

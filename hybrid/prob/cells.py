@@ -82,7 +82,7 @@ class PrefixEvents:
 
 
 @dataclass(frozen=True, eq=False)
-class OffsetRow:
+class PrefixRow:
     """A row of another vocabulary, some bytes before the place that is looked at.
 
     ``weight``: how likely a token begins there, given the text before the place. ``read``: the bytes between.
@@ -134,7 +134,7 @@ class TextRow(TopK):
     @classmethod
     def after(
         cls,
-        reaches: Sequence[OffsetRow],
+        reaches: Sequence[PrefixRow],
         spelling: TokenBytes,
         best: int,
         noise: float = 0.0,
@@ -311,4 +311,4 @@ def _roots(strings: set[bytes]) -> tuple[bytes, ...]:
     return tuple(roots)
 
 
-__all__ = ["LEAST", "OffsetRow", "PrefixEvents", "TextRow", "TokenBytes"]
+__all__ = ["LEAST", "PrefixEvents", "PrefixRow", "TextRow", "TokenBytes"]

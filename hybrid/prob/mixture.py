@@ -80,7 +80,7 @@ Reference: TypeAlias = TopK | int
 
 
 @dataclass(frozen=True, eq=False)
-class ExpertRow(Dense):
+class MixtureRow(Dense):
     """A row that several models made. ``parts``: their own, None where one was not read; ``weights`` beside them.
 
     ``chosen``: whose row it is; None: the sum of all.
@@ -91,7 +91,7 @@ class ExpertRow(Dense):
     chosen: int | None = None
 
 
-def mixture(parts: Sequence[Dense], weights: Sequence[float]) -> ExpertRow:
+def mixture(parts: Sequence[Dense], weights: Sequence[float]) -> MixtureRow:
     """Return sum w_i Q_i over rows of shape (V,); weights are not negative and sum to one.
 
     Noise and shift are the largest of the parts. A log-ratio of two sums lies between those of the parts. And with r_i,
@@ -105,7 +105,7 @@ def mixture(parts: Sequence[Dense], weights: Sequence[float]) -> ExpertRow:
     weighed = [(part, weight) for part, weight in zip(parts, weights, strict=True) if weight > 0.0]
     if len(weighed) == 1:  # to the last bit its own
         only = weighed[0][0]
-        return ExpertRow(only.logits, only.log_total, only.noise, only.shift, tuple(parts), tuple(weights))
+        return MixtureRow(only.logits, only.log_total, only.noise, only.shift, tuple(parts), tuple(weights))
     logs = [part.logprobs + log_mass(weight) for part, weight in weighed]
     top = np.maximum(np.max(logs, axis=0), CENSORED)
     total = np.zeros_like(top)
@@ -118,16 +118,16 @@ def mixture(parts: Sequence[Dense], weights: Sequence[float]) -> ExpertRow:
     shift = max(shifts) if len(shifts) == len(weighed) else None
     kept = np.result_type(*(part.logits for part, _ in weighed))  # as they came: a span holds many rows
     whole = Dense.from_logits(summed.astype(kept), noise, shift)
-    return ExpertRow(whole.logits, whole.log_total, noise, shift, tuple(parts), tuple(weights))
+    return MixtureRow(whole.logits, whole.log_total, noise, shift, tuple(parts), tuple(weights))
 
 
-def selected(parts: Sequence[Dense | None], chosen: int, weights: Sequence[float]) -> ExpertRow:
+def selected(parts: Sequence[Dense | None], chosen: int, weights: Sequence[float]) -> MixtureRow:
     """Return the row of one of several models, to the last bit, beside what was read of the others."""
     row = parts[chosen]
     if row is None:
         msg = "the chosen model's row was not read"
         raise ValueError(msg)
-    return ExpertRow(row.logits, row.log_total, row.noise, row.shift, tuple(parts), tuple(weights), chosen)
+    return MixtureRow(row.logits, row.log_total, row.noise, row.shift, tuple(parts), tuple(weights), chosen)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from functools import partial
 
 from hybrid.engine import ThoughtMarks
 from hybrid.policy.requests import PendingToken
-from hybrid.prob import ExpertRow
+from hybrid.prob import MixtureRow
 from hybrid.record import events
 from hybrid.record.answer import Answer, Timing, Token, Usage
 from hybrid.record.state import AnswerState, apply_and_publish, family
@@ -232,7 +232,7 @@ class AnswerBuilder:
         if pending.source == "cloud":
             return self.cloud_model()
         row = pending.draft_row
-        number = row.chosen or 0 if isinstance(row, ExpertRow) else pending.writer
+        number = row.chosen or 0 if isinstance(row, MixtureRow) else pending.writer
         return self.local_models[number] if number < len(self.local_models) else None
 
     def degrade(self, why: str, kind: DegradedKind, *, again: bool = False, cap: CapScope | None = None) -> None:

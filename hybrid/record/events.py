@@ -18,7 +18,7 @@ import numpy as np
 from hybrid.defer import CriticNumbers, DraftSignals, Forecast
 from hybrid.engine import ThoughtMarks
 from hybrid.policy.plan import DraftPlan, JudgedSpan, PlanAction, PlanCosts, PlannerInput
-from hybrid.prob import Dense, ExpertRow, TopK
+from hybrid.prob import Dense, MixtureRow, TopK
 from hybrid.record.answer import Answer, Mixing, RecordedExpert, Token, plain
 from hybrid.record.rows import row_to_json
 from hybrid.types import CloudUsage, DegradedKind, Ids, Sampling
@@ -358,7 +358,7 @@ def _rows(event: Rows) -> dict[str, Any]:
 
 def _parts(row: Dense | None) -> dict[str, Any]:
     """Return the rows of several models that write as one, and their weights there."""
-    if not isinstance(row, ExpertRow):
+    if not isinstance(row, MixtureRow):
         return {}
     return {"parts": [None if part is None else packed(part) for part in row.parts], "weights": row.weights}
 

@@ -131,7 +131,7 @@ class ChosenChain:
 
 
 @dataclass
-class ChainScheduler:
+class ChainStatistics:
     """What is known of models by now, and which chain follows from it. ``names``: the smallest model first."""
 
     names: tuple[str, ...]
@@ -295,7 +295,7 @@ class ChainChooser:
         self._cheap = settings.chain == "cheap"
         self._whole = whole_chain(local)
         names = self._whole.models
-        self.scheduler = ChainScheduler(names)
+        self.scheduler = ChainStatistics(names)
         """What is known by now."""
         for name in names:
             ms = local.ms_per_token if name == local.name else local.others[name].ms_per_token

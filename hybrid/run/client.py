@@ -50,7 +50,7 @@ from hybrid.run.relaying import RelayedReply, Relayer
 from hybrid.run.retrying import BreakerConfig, EndpointHealth, RetryingCaller, RetryPolicy
 from hybrid.run.text_rows import TextRows, TextScorer, Writer
 from hybrid.settings.config import AnswerChoices, Settings, names_for
-from hybrid.settings.setting_info import SettingPlace
+from hybrid.settings.setting_info import SettingScope
 from hybrid.settings.sources import choosing
 from hybrid.spend import Account, AnswerBudget, CapStatus
 from hybrid.types import Ids, Sampling
@@ -280,7 +280,7 @@ class AsyncClient:
         return known
 
     def _settings_with(self, choices: AnswerChoices) -> Settings:
-        allowed = names_for(SettingPlace.ANSWER)
+        allowed = names_for(SettingScope.ANSWER)
         if unknown := sorted(choices.keys() - Settings.model_fields.keys()):
             near = difflib.get_close_matches(unknown[0], allowed, 1)
             told = f": did you mean {near[0]}?" if near else f"; an answer may choose {', '.join(sorted(allowed))}"

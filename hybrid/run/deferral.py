@@ -28,7 +28,7 @@ from hybrid.defer import DEFAULT_JUDGE, floor_coin
 from hybrid.defer.dials import FLOOR, KEEP_NOTHING, worth_factor
 from hybrid.errors import UsageError
 from hybrid.pairs.knowledge import OutcomeListener, PairKnowledge, read_knowledge
-from hybrid.pairs.profile import PairFacts
+from hybrid.pairs.profile import PairIdentity
 from hybrid.pairs.timings import PromptCacheTracker, block_tokens
 from hybrid.policy.compose import judge_name
 from hybrid.policy.gates import number_text
@@ -149,9 +149,9 @@ class PlannerSource(Protocol):
 class PlannerFactory:
     """The client's own source. One for a client."""
 
-    def __init__(self, facts: PairFacts | None = None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, facts: PairIdentity | None = None, clock: Callable[[], float] = time.time) -> None:
         """Take who the local model is; what is known of a pair is read at the first question for it."""
-        self._facts = facts or PairFacts()
+        self._facts = facts or PairIdentity()
         self._clock = clock
         self._terms = PromptCacheTracker()
         self._pairs: dict[tuple[str, str | None], PairKnowledge] = {}

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.defer import NearestByWord
+from hybrid.defer import ExpertByWord
 from hybrid.defer.words import is_nearest_by_word
 from hybrid.engine import Cursor, Engine, IsCancelled
-from hybrid.prob import Dense, ExpertRow, MixtureWeights, Reference, SelectionWeights, losses, mixture, selected
+from hybrid.prob import Dense, MixtureRow, MixtureWeights, Reference, SelectionWeights, losses, mixture, selected
 from hybrid.record.answer import Mixing, RecordedExpert
 from hybrid.store.json_store import JsonStore
 from hybrid.types import Ids
@@ -44,7 +44,7 @@ class ExpertRecord:
     def __init__(self, path: Path, key: str, num: int) -> None:
         """Take the file, what names the models and the cloud there, and how many models there are."""
         self.store, self._key, self._num = JsonStore(path, "experts", is_nearest_by_word, MOST_SETS), key, num
-        self._known: NearestByWord | None = None
+        self._known: ExpertByWord | None = None
         self._writes: set[asyncio.Future[bool]] = set()
 
     async def weights(self, words: Sequence[int]) -> tuple[float, ...]:
@@ -67,12 +67,12 @@ class ExpertRecord:
         if self._writes:
             await asyncio.wait(self._writes)
 
-    def _read(self) -> NearestByWord:
-        return NearestByWord.from_json(self._num, self.store.read_entries().get(self._key))
+    def _read(self) -> ExpertByWord:
+        return ExpertByWord.from_json(self._num, self.store.read_entries().get(self._key))
 
     def _add(self, words: Sequence[int], nearest: int) -> bool:
         def added(entries: dict[str, Any]) -> dict[str, Any]:
-            counts = NearestByWord.from_json(self._num, entries.pop(self._key, None)).adding(words, nearest)
+            counts = ExpertByWord.from_json(self._num, entries.pop(self._key, None)).adding(words, nearest)
             return {**entries, self._key: counts.to_json()}
 
         return self.store.change(added)
@@ -154,11 +154,11 @@ class ExpertCursor:
         for cursor in self._cursors:
             cursor.begin(prompt, cancelled)
 
-    def row(self, prefix: Ids, cancelled: IsCancelled) -> ExpertRow:
+    def row(self, prefix: Ids, cancelled: IsCancelled) -> MixtureRow:
         """Return the distribution of the token after ``prefix``, of those that decode."""
         return self._joined([cursor.row(prefix, cancelled) for cursor in self._decoding])
 
-    def follow(self, token: int, cancelled: IsCancelled) -> ExpertRow:
+    def follow(self, token: int, cancelled: IsCancelled) -> MixtureRow:
         """Return the distribution after the prefix of the last row and one more token."""
         return self._joined([cursor.follow(token, cancelled) for cursor in self._decoding])
 
@@ -184,7 +184,7 @@ class ExpertCursor:
 
     # ---- weights -----------------------------------------------------------------------------------------------------
 
-    def completed(self, text: Ids, rows: Mapping[int, Dense | None], cancelled: IsCancelled) -> dict[int, ExpertRow]:
+    def completed(self, text: Ids, rows: Mapping[int, Dense | None], cancelled: IsCancelled) -> dict[int, MixtureRow]:
         """Return rows with a part of every model; ``rows``: the known ones, by the length of their prefix of ``text``.
 
         Each model reads what it has not read of them, in one batch.
@@ -203,7 +203,7 @@ class ExpertCursor:
         """Whether every model's part of a row is known."""
         return None not in self._parts(row)
 
-    def learn(self, reference: Reference, row: ExpertRow) -> None:
+    def learn(self, reference: Reference, row: MixtureRow) -> None:
         """Let the weights follow one more reference, to which ``row`` has a part of every model."""
         parts = [part for part in row.parts if part is not None]
         self._weights = self._weights.after(reference, parts)
@@ -223,17 +223,17 @@ class ExpertCursor:
     def _decoding(self) -> Sequence[Cursor]:
         return self._cursors if self.mixing == "mix" else (self._cursors[self._writer],)
 
-    def _joined(self, read: Sequence[Dense]) -> ExpertRow:
+    def _joined(self, read: Sequence[Dense]) -> MixtureRow:
         if self.mixing == "mix":
             return self._row(read)
         parts: list[Dense | None] = [None] * len(self.names)
         parts[self._writer] = read[0]
         return self._row(parts)
 
-    def _row(self, parts: Sequence[Dense | None]) -> ExpertRow:
+    def _row(self, parts: Sequence[Dense | None]) -> MixtureRow:
         if self.mixing == "select":
             return selected(parts, self._writer, self._weights.weights)
         return mixture([part for part in parts if part is not None], self._weights.weights)
 
     def _parts(self, row: Dense | None) -> tuple[Dense | None, ...]:
-        return row.parts if isinstance(row, ExpertRow) else (None,) * len(self.names)
+        return row.parts if isinstance(row, MixtureRow) else (None,) * len(self.names)

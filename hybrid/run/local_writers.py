@@ -45,7 +45,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class LocalWriters:
+class AnswerModels:
     """The model that drafts, those above it in a chain, their names by who may write, and the policy with its stages.
 
     ``experts``: several models that write as one; None: one does.
@@ -64,7 +64,7 @@ class LocalWriters:
 
 async def local_writers(
     contexts: LocalContexts, context: CursorContext, question: Question, policy: Policy
-) -> LocalWriters:
+) -> AnswerModels:
     """Return who writes the answer to a question, in a context that was lent for it."""
     chain, sampling = question.chain, question.decoding.sampling
     experts = await contexts.experts(context, question.decoding.settings, question.words)
@@ -75,4 +75,4 @@ async def local_writers(
     names = experts.writers if experts else chain.models
     if chain.spans:
         policy = with_stages(policy, exact_stages(chain.spans, sampling))
-    return LocalWriters(drafter, levels, names, policy, experts)
+    return AnswerModels(drafter, levels, names, policy, experts)

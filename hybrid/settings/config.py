@@ -5,7 +5,7 @@ and what ``auto`` is told in ``policy_choices.py``), and ``Settings`` is all of 
 where:
 
 - the ``HYBRID_*`` variable and the TOML key: ``settings/sources.py``; the flags and their help: ``cli/command.py``
-- what one answer, the working directory's file, ``replay``, ``probe`` and ``price`` may choose: ``SettingPlace``
+- what one answer, the working directory's file, ``replay``, ``probe`` and ``price`` may choose: ``SettingScope``
 - what a policy is built from and what a trace keeps of it: the fields of ``policy_choices.PolicyChoices``
 
 Type checkers want the keyword arguments of ``hybrid.open`` and ``generate`` in a form of their own: ``AnswerChoices``
@@ -34,7 +34,7 @@ from hybrid.settings.setting_info import (
     PROBED,
     QUOTED,
     SettingInfo,
-    SettingPlace,
+    SettingScope,
     SettingsGroup,
 )
 from hybrid.types import TemplateArg
@@ -69,34 +69,34 @@ class ConnectionSettings(SettingsGroup):
     api_key_env: Annotated[str, SettingInfo("Variable that holds the endpoint's key", "VAR", PROBED)] = "HYBRID_API_KEY"
     offline: Annotated[bool, SettingInfo("Send no request", uses=ASKED)] = False
     cloud_top_k: Annotated[
-        int, Field(ge=1), SettingInfo("Log-probabilities asked for at each position", uses=SettingPlace.NONE)
+        int, Field(ge=1), SettingInfo("Log-probabilities asked for at each position", uses=SettingScope.NONE)
     ] = 20
     cache_salt: Annotated[
         str | None,
         Field(min_length=1),
-        SettingInfo("Text that parts this client's prefix cache from others'", uses=SettingPlace.NONE),
+        SettingInfo("Text that parts this client's prefix cache from others'", uses=SettingScope.NONE),
     ] = None
     connect_timeout_s: Annotated[
-        float, Field(gt=0), SettingInfo("Deadline for a connection: the name, a proxy, TLS", uses=SettingPlace.NONE)
+        float, Field(gt=0), SettingInfo("Deadline for a connection: the name, a proxy, TLS", uses=SettingScope.NONE)
     ] = 5.0
     first_byte_timeout_s: Annotated[
-        float, Field(gt=0), SettingInfo("Deadline for the first byte of a reply", uses=SettingPlace.NONE)
+        float, Field(gt=0), SettingInfo("Deadline for the first byte of a reply", uses=SettingScope.NONE)
     ] = 20.0
     read_timeout_s: Annotated[
-        float, Field(gt=0), SettingInfo("Deadline between two parts of a reply", uses=SettingPlace.NONE)
+        float, Field(gt=0), SettingInfo("Deadline between two parts of a reply", uses=SettingScope.NONE)
     ] = 10.0
     request_timeout_s: Annotated[
-        float, Field(gt=0), SettingInfo("Most waiting for one question, its retries included", uses=SettingPlace.NONE)
+        float, Field(gt=0), SettingInfo("Most waiting for one question, its retries included", uses=SettingScope.NONE)
     ] = 120.0
     cool_down_s: Annotated[
         float,
         Field(gt=0),
-        SettingInfo("How long an endpoint that failed is left alone; doubled while it fails", uses=SettingPlace.NONE),
+        SettingInfo("How long an endpoint that failed is left alone; doubled while it fails", uses=SettingScope.NONE),
     ] = 5.0
     retries: Annotated[
         int,
         Field(ge=0, le=9),
-        SettingInfo("Requests more for a question that failed before anything came of it", uses=SettingPlace.NONE),
+        SettingInfo("Requests more for a question that failed before anything came of it", uses=SettingScope.NONE),
     ] = 2
 
     @field_validator("cloud")
@@ -115,27 +115,27 @@ class RelaySettings(SettingsGroup):
         str | None,
         SettingInfo(
             "Chat endpoint that requests go to which only a cloud model can honour",
-            uses=SettingPlace.NONE,
+            uses=SettingScope.NONE,
             default="that of --cloud",
         ),
     ] = None
     relay_model: Annotated[
-        str | None, Field(min_length=1), SettingInfo("Its model", uses=SettingPlace.NONE, default="that of --cloud")
+        str | None, Field(min_length=1), SettingInfo("Its model", uses=SettingScope.NONE, default="that of --cloud")
     ] = None
     relay_price: Annotated[
-        str | None, SettingInfo("What it charges, as --price", uses=SettingPlace.NONE, default="by the price file")
+        str | None, SettingInfo("What it charges, as --price", uses=SettingScope.NONE, default="by the price file")
     ] = None
     relay_api_key_env: Annotated[
         str | None,
         Field(min_length=1),
         SettingInfo(
-            "Variable that holds its key", uses=SettingPlace.NONE, default="--api-key-env where the host is the same"
+            "Variable that holds its key", uses=SettingScope.NONE, default="--api-key-env where the host is the same"
         ),
     ] = None
     relay_image_tokens: Annotated[
         int | None,
         Field(ge=1),
-        SettingInfo("Most tokens that it charges for an image", uses=SettingPlace.NONE, default="not known"),
+        SettingInfo("Most tokens that it charges for an image", uses=SettingScope.NONE, default="not known"),
     ] = None
 
     @field_validator("relay_url")
@@ -158,7 +158,7 @@ class MoneySettings(SettingsGroup):
             "USD per million prompt/cached/completion tokens, P/C/W/O with cache writes, P/C/W/O/R with USD a request, "
             "perhaps :cached or :new; or free",
             "P/C/O",
-            PRICED | SettingPlace.REPLAY,
+            PRICED | SettingScope.REPLAY,
         ),
     ] = None
     prices: Annotated[
@@ -174,7 +174,7 @@ class MoneySettings(SettingsGroup):
     spender: Annotated[
         str | None,
         Field(min_length=1),
-        SettingInfo("Name under which the cap counts over several runs", uses=SettingPlace.NONE),
+        SettingInfo("Name under which the cap counts over several runs", uses=SettingScope.NONE),
     ] = None
     conversation: Annotated[
         str | None,
@@ -284,7 +284,7 @@ def setting(name: str) -> SettingInfo:
     return next(each for each in Settings.model_fields[name].metadata if isinstance(each, SettingInfo))
 
 
-def names_for(use: SettingPlace) -> frozenset[str]:
+def names_for(use: SettingScope) -> frozenset[str]:
     """Return the settings that may be chosen in a place."""
     return frozenset(name for name in Settings.model_fields if use in setting(name).uses)
 
@@ -294,7 +294,7 @@ Amount: TypeAlias = str | float
 
 
 class AnswerChoices(TypedDict, total=False):
-    """What one answer may choose, for type checkers: the settings for ``SettingPlace.ANSWER``. None: not chosen."""
+    """What one answer may choose, for type checkers: the settings for ``SettingScope.ANSWER``. None: not chosen."""
 
     offline: bool | None
     conversation: str | None

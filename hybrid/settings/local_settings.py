@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, field_validator
 
-from hybrid.settings.setting_info import LOADED, OPENED, SettingInfo, SettingPlace, SettingsGroup
+from hybrid.settings.setting_info import LOADED, OPENED, SettingInfo, SettingScope, SettingsGroup
 from hybrid.types import TemplateArg
 
 # What a chat template is given by name, however it was written: a table, JSON, or NAME=VALUE.
@@ -80,7 +80,7 @@ class LocalSettings(SettingsGroup):
             "GGUF file of the local model, or its name as `hybrid models list` has it; given again, the smallest "
             "first, each drafts for the next",
             "GGUF",
-            SettingPlace.FLAG | SettingPlace.PROBE | SettingPlace.PRICE,
+            SettingScope.FLAG | SettingScope.PROBE | SettingScope.PRICE,
             "the bundled small model",
             several=True,
         ),
@@ -96,15 +96,15 @@ class LocalSettings(SettingsGroup):
     parallel: Annotated[
         int,
         Field(ge=1, le=64),
-        SettingInfo("Questions answered at once, each in a context of its own", "N", SettingPlace.FLAG),
+        SettingInfo("Questions answered at once, each in a context of its own", "N", SettingScope.FLAG),
     ] = 1
     max_queued: Annotated[
         int | None,
         Field(ge=0),
-        SettingInfo("Questions that may wait for a context; one more is refused", uses=SettingPlace.NONE),
+        SettingInfo("Questions that may wait for a context; one more is refused", uses=SettingScope.NONE),
     ] = None
     queue_timeout_s: Annotated[
-        float | None, Field(gt=0), SettingInfo("Deadline of a wait for a context", uses=SettingPlace.NONE)
+        float | None, Field(gt=0), SettingInfo("Deadline of a wait for a context", uses=SettingScope.NONE)
     ] = None
     gpu_layers: Annotated[
         int | None,
@@ -119,7 +119,7 @@ class SeveralModels(SettingsGroup):
 
     drafters: Annotated[
         tuple[Path, ...],
-        SettingInfo("Local models that draft for `local`, the smallest first", uses=SettingPlace.NONE),
+        SettingInfo("Local models that draft for `local`, the smallest first", uses=SettingScope.NONE),
     ] = ()
     chain: Annotated[
         str,
@@ -128,20 +128,20 @@ class SeveralModels(SettingsGroup):
             "Which local models draft for one another: auto, whichever is fastest; cheap, whichever costs least; or by "
             "name, like small>mid",
             "CHAIN",
-            SettingPlace.FLAG,
+            SettingScope.FLAG,
         ),
     ] = "auto"
     max_active: Annotated[
         int | None,
         Field(ge=1),
-        SettingInfo("Local models of a chain that are loaded at once", "N", SettingPlace.FLAG, "all that were named"),
+        SettingInfo("Local models of a chain that are loaded at once", "N", SettingScope.FLAG, "all that were named"),
     ] = None
     experts: Annotated[
         tuple[Path, ...],
         SettingInfo(
             "GGUF file or name of an expert; given again, for each: they write together in the local model's place",
             "GGUF",
-            SettingPlace.FLAG,
+            SettingScope.FLAG,
             flag="--expert",
         ),
     ] = ()
@@ -151,7 +151,7 @@ class SeveralModels(SettingsGroup):
             "How experts write: select, each where it is the nearest to the cloud; mix, from the weighted sum of their "
             "laws",
             "HOW",
-            SettingPlace.FLAG,
+            SettingScope.FLAG,
         ),
     ] = "select"
     critic: Annotated[
@@ -159,7 +159,7 @@ class SeveralModels(SettingsGroup):
         SettingInfo(
             "GGUF file or name of a local model that reads each draft before `auto` decides about it",
             "GGUF",
-            SettingPlace.FLAG | SettingPlace.CALIBRATE,
+            SettingScope.FLAG | SettingScope.CALIBRATE,
         ),
     ] = None
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, field_validator
 
-from hybrid.settings.setting_info import ASKED, DIAL, DRAWN, KNOB, OPENED, SettingInfo, SettingPlace, SettingsGroup
+from hybrid.settings.setting_info import ASKED, DIAL, DRAWN, KNOB, OPENED, SettingInfo, SettingScope, SettingsGroup
 
 MOST_SPAN = 256
 # What is written behind an amount, to tell it from a multiple of a price.
@@ -117,7 +117,7 @@ class DecodingSettings(PolicyChoices):
     trace_rows: Annotated[
         bool,
         SettingInfo(
-            "Tell every row that is read; `hybrid replay` needs them", uses=SettingPlace.ANSWER | SettingPlace.TRACE
+            "Tell every row that is read; `hybrid replay` needs them", uses=SettingScope.ANSWER | SettingScope.TRACE
         ),
     ] = False
 

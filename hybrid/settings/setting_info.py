@@ -11,7 +11,7 @@ from enum import Flag, auto
 from pydantic import BaseModel, ConfigDict
 
 
-class SettingPlace(Flag):
+class SettingScope(Flag):
     """Where a setting may be chosen, beside ``hybrid.open``, variables and the user's own files, which take all."""
 
     NONE = 0
@@ -38,18 +38,18 @@ class SettingPlace(Flag):
 
 
 # How tokens are drawn: a replay draws as it was recorded.
-DRAWN = SettingPlace.FLAG | SettingPlace.ANSWER | SettingPlace.PROJECT
+DRAWN = SettingScope.FLAG | SettingScope.ANSWER | SettingScope.PROJECT
 # What a policy is told of its endpoint's prices and of waiting: a trace keeps what followed from it.
-DIAL = DRAWN | SettingPlace.PRICE
+DIAL = DRAWN | SettingScope.PRICE
 # A knob of the policy, and all the places that decide how a text is decoded.
-KNOB = DIAL | SettingPlace.REPLAY
-ASKED = SettingPlace.FLAG | SettingPlace.ANSWER
-PROBED = SettingPlace.FLAG | SettingPlace.PROBE | SettingPlace.CALIBRATE
-PRICED = PROBED | SettingPlace.PRICE
-QUOTED = SettingPlace.FLAG | SettingPlace.PRICE | SettingPlace.CALIBRATE
+KNOB = DIAL | SettingScope.REPLAY
+ASKED = SettingScope.FLAG | SettingScope.ANSWER
+PROBED = SettingScope.FLAG | SettingScope.PROBE | SettingScope.CALIBRATE
+PRICED = PROBED | SettingScope.PRICE
+QUOTED = SettingScope.FLAG | SettingScope.PRICE | SettingScope.CALIBRATE
 # Which model, and how it is run: a client is opened with it.
-OPENED = SettingPlace.FLAG | SettingPlace.CALIBRATE
-LOADED = OPENED | SettingPlace.PROBE
+OPENED = SettingScope.FLAG | SettingScope.CALIBRATE
+LOADED = OPENED | SettingScope.PROBE
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class SettingInfo:
 
     help: str
     metavar: str | None = None
-    uses: SettingPlace = SettingPlace.FLAG
+    uses: SettingScope = SettingScope.FLAG
     default: str = ""
     flag: str | None = None
     several: bool = False

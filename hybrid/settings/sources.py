@@ -9,7 +9,7 @@ setting wins:
 4. ``hybrid.toml`` in the working directory
 5. without 3, the user's own: ``hybrid.toml`` in their configuration folder
 
-The law: the fourth may come from whoever wrote the folder, so it sets what ``SettingPlace.PROJECT`` marks and nothing
+The law: the fourth may come from whoever wrote the folder, so it sets what ``SettingScope.PROJECT`` marks and nothing
 else; a file that says more is refused as a whole (``tests/test_config.py`` goes through every field). The fifth may say
 everything, so nobody else may be able to write it.
 """
@@ -31,7 +31,7 @@ from pydantic import ValidationError
 
 from hybrid.errors import HybridError, UsageError, to_one_line
 from hybrid.settings.config import NO_LEDGER, Settings, names_for
-from hybrid.settings.setting_info import SettingPlace
+from hybrid.settings.setting_info import SettingScope
 from hybrid.store.files import WINDOWS, home_folder, own_folder
 
 CONFIG_FILE = "hybrid.toml"
@@ -345,7 +345,7 @@ def _flat(said: dict[str, object]) -> dict[str, object]:
 
 def _only_decoding(here: _SettingsSource) -> _SettingsSource:
     """Return what a file of the working directory says. Raises UsageError where it says what it may not."""
-    project = names_for(SettingPlace.PROJECT)
+    project = names_for(SettingScope.PROJECT)
     if beyond := [name for name in here.values if name in Settings.model_fields and name not in project]:
         lines = {name: here.line(name) for name in beyond}
         told = ", ".join(name if number is None else f"{name} (line {number})" for name, number in lines.items())

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from cases import each_of
 
-from hybrid.defer import Calibration, PriorScore
+from hybrid.defer import Calibration, UninformedScore
 from hybrid.lab.arms import Arm
 from hybrid.lab.experiments.auto_suite import Fitted
 from hybrid.lab.experiments.auto_trial import PLANNED_SETTINGS, AutoRule, AutoTrial, MeanCloudPrice
@@ -65,7 +65,7 @@ def made():
             }
         )
     rules = tuple(AutoRule(name, "auto", dials) for name in ("auto", "highest entropy"))
-    scores, usual = {"auto": PriorScore("kl:0.7")}, MeanCloudPrice(((30, 40),))
+    scores, usual = {"auto": UninformedScore("kl:0.7")}, MeanCloudPrice(((30, 40),))
     trial = AutoTrial((CLOUD, LOCAL, DOUBT), rules, scores, {"auto": ""}, usual)
     return trial, records, cheapest, lengths
 

@@ -12,7 +12,7 @@ from hybrid.lab.experiments.auto_trial import (
     EVERY_ABILITY,
     AutoRule,
     CachedScore,
-    DecisionTree,
+    DecisionMemo,
     MeanCloudPrice,
     RecordingPlanner,
 )
@@ -70,7 +70,7 @@ def planners(score):
 
 def test_a_kept_answer_is_the_one_that_the_planner_would_have_had():
     async def compared():
-        answers, score = DecisionTree(told), SomeScore()
+        answers, score = DecisionMemo(told), SomeScore()
         kept = CachedScore(score)
         for planner in planners(kept):
             number, decided = await answers.answer(planner)
@@ -98,7 +98,7 @@ def test_a_score_is_asked_once_about_a_draft_however_many_planners_decide():
 
 def test_planners_that_cut_a_draft_in_another_way_share_no_answer():
     async def outcomes():
-        answers = DecisionTree(told)
+        answers = DecisionMemo(told)
         for planner in (Planner(worth=Worth(0.0)), Planner(worth=Worth(0.0), stream="blocks", block=4)):
             await answers.answer(planner)
         return answers.outcomes
@@ -118,7 +118,7 @@ def test_answers_with_a_critic_and_without_are_not_taken_for_one_another():
     """A kept call of the one holds signals that the other cannot read; their forecasts are two as well."""
 
     async def run():
-        answers, score = DecisionTree(told), SomeScore()
+        answers, score = DecisionMemo(told), SomeScore()
         planner = next(planners(score))
         numbers = [await answers.answer(planner)]
         score.critic = "c1"

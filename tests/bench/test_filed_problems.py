@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hybrid.errors import UsageError
-from hybrid.lab.experiments.questions import ProblemRecord, read_problems
+from hybrid.lab.experiments.questions import ProblemRow, read_problems
 
 
 def line(split: str = "test", kind: str = "sum", question: str = "1 + 1?", answer: Any = "2") -> str:
@@ -33,7 +33,7 @@ def test_the_kinds_take_turns_each_question_stands_once_and_the_other_split_is_n
 
 
 def test_only_the_result_is_graded_and_all_of_it() -> None:
-    problem = ProblemRecord("test", "sum", "How many are left?", "12.")
+    problem = ProblemRow("test", "sum", "How many are left?", "12.")
     graded = {
         "12.": True,
         "The answer is 12.": True,

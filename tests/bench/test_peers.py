@@ -22,15 +22,15 @@ from hybrid.lab.experiments.foreign_peers import ForeignRecord
 from hybrid.lab.experiments.peers import (
     SHARES,
     TARIFFS,
+    DialResults,
     PricedQuestions,
-    TriedDials,
     order_arm,
     peer_arms,
     sent_whole,
     shortest_first,
     surprise,
 )
-from hybrid.lab.experiments.peers_report import GroundRecords, PeersTable, best_share
+from hybrid.lab.experiments.peers_report import CalibrationRecords, PeersTable, best_share
 from hybrid.lab.experiments.questions import RUN_ARMS, bundled_ground
 from hybrid.lab.experiments.trials import label_of_json
 from hybrid.lab.experiments.world import open_world
@@ -136,7 +136,7 @@ def test_every_arm_that_is_compared_is_there_and_asks_for_what_it_pays(table):
     assert {"random", "self-consistency of 3", "words, 100 labels", "draft and words, 100 labels"} <= names
     assert {"auto, nothing known", "auto, 100 labels", "route, 100 labels", "once", "kl", "excess", "doubt"} <= names
     for name, tried in each_of(table.tried.items()):
-        assert isinstance(tried, TriedDials)
+        assert isinstance(tried, DialResults)
         assert ((tried.paid > 0) == (tried.sent > 0)).all(), name
         assert (tried.requests >= tried.sent).all(), name
 
@@ -166,7 +166,7 @@ def test_the_share_at_a_bill_is_the_most_that_a_mixture_of_two_ways_has():
 
 def test_dials_that_were_set_are_tried_and_others_are_refused(records, monkeypatch):
     monkeypatch.setattr("hybrid.lab.experiments.frame.resampled", partial(Resamples, num=40))
-    ground = GroundRecords("here", records[:150], fitted, num_labels=100)
+    ground = CalibrationRecords("here", records[:150], fitted, num_labels=100)
     fixed = json.loads(json.dumps(ground.calibrated(print)["dials"]))
     report = ground.tried(records[200:230], fixed, print)
     rows = report["tariffs"]["1/0.1/4"]["rows"]
@@ -214,7 +214,7 @@ def test_of_the_labels_themselves_is_told_what_was_paid_and_of_others_less_surel
             requests.append(["write", prompt + place + 1, 0, prompt + place, rest])
         for nats in ("0.3", "0.7", "2"):
             each["arms"][f"once:{nats}"]["requests"] = requests
-    ground = GroundRecords("here", [*own, *records[100:150]], fitted, num_labels=100)
+    ground = CalibrationRecords("here", [*own, *records[100:150]], fitted, num_labels=100)
     dials = json.loads(json.dumps(ground.calibrated(print)["dials"]))
     for tariff in dials.values():
         tariff["arms"]["once"]["chosen"] = 1
@@ -268,7 +268,7 @@ def test_dials_come_first_and_a_file_that_is_none_is_refused(tmp_path):
 
 def test_both_reports_are_shown_whole(records, monkeypatch, capsys):
     monkeypatch.setattr("hybrid.lab.experiments.frame.resampled", partial(Resamples, num=40))
-    ground = GroundRecords("here", records[:150], fitted, num_labels=100)
+    ground = CalibrationRecords("here", records[:150], fitted, num_labels=100)
     report = ground.calibrated(print)
     terminal.show(peers_document(report))
     asked = [

@@ -10,7 +10,7 @@ from cases import each_of
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.cli.lab_tables import auto_document
-from hybrid.defer import PriorScore
+from hybrid.defer import UninformedScore
 from hybrid.lab.experiments.auto_trial import PRESETS, AutoRule, AutoTrial, MeanCloudPrice
 from hybrid.lab.experiments.grid import CLOUD, LOCAL
 from hybrid.lab.experiments.problem_report import problem_report
@@ -26,7 +26,7 @@ ONCE = next(arm for arm in PRESETS if arm.name == "once")
 def tried():
     """A grid, and the records of its problems."""
     problems = draw_problems("test", 1, 0)
-    score = PriorScore("kl:0.7", 0.4)
+    score = UninformedScore("kl:0.7", 0.4)
     rules = (AutoRule("auto", "auto", (0.5, 2.2)), AutoRule("highest entropy", "auto", (2.2, 9.0)))
     questions, usual = as_questions(problems[4:12]), MeanCloudPrice(((30, 60),))
     trial = AutoTrial((CLOUD, LOCAL, ONCE), rules, {"auto": score}, {"auto": "prior"}, usual)

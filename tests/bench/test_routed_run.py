@@ -10,7 +10,7 @@ import pytest
 from arithmetic import tolerance
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
-from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
+from hybrid.defer import Calibration, CalibrationQuestion, UninformedScore
 from hybrid.lab.arms import Arm, draw_balanced
 from hybrid.lab.experiments.auto_trial import RecordingPlanner
 from hybrid.lab.experiments.frame import SETTINGS
@@ -37,7 +37,7 @@ CALIBRATION = Calibration(
     "excess:0.5",
     "nats",
     1.4,
-    PriorScore("excess:0.5"),
+    UninformedScore("excess:0.5"),
     tuple(CalibrationQuestion(30, 40, 40, 0.9, True, e, e, 0, round(40 * SHARE)) for e in (0.02, 0.05, 0.1, 0.4)),
 )
 

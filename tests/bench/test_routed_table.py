@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cases import each_of
 
-from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
+from hybrid.defer import Calibration, CalibrationQuestion, UninformedScore
 from hybrid.lab.experiments.frame import SETTINGS
 from hybrid.lab.experiments.routed import RoutedTable, action_of
 from hybrid.policy.plan import DraftPlan
@@ -44,7 +44,7 @@ def calibration(*drafts: tuple[int, int, float, float, int]) -> Calibration:
         CalibrationQuestion(prompt, tokens, clouds, 0.9, True, -math.log(top), excess, 0, tokens // 2)
         for prompt, tokens, top, excess, clouds in drafts
     )
-    return Calibration("local", "cloud", "excess:0.5", "nats", 1.4, PriorScore("excess:0.5", chance=0.999), rows)
+    return Calibration("local", "cloud", "excess:0.5", "nats", 1.4, UninformedScore("excess:0.5", chance=0.999), rows)
 
 
 def table(name: str = "U", **more: Any) -> RoutedTable:

@@ -9,7 +9,7 @@ from cases import each
 from hybrid import partitions
 from hybrid.engine.llama import Weights
 from hybrid.lab.experiments import wordings as room
-from hybrid.lab.experiments.wordings import BestArm, PairCounts, best_arms, count_pairs
+from hybrid.lab.experiments.wordings import BestArm, MergedPairCounts, best_arms, count_pairs
 from hybrid.lab.experiments.world import open_world
 from hybrid.partitions.partition_file import PartitionFile, groups_with_text, load_partition
 from hybrid.prob import Partition
@@ -48,15 +48,15 @@ def test_every_word_of_the_world_is_a_token_and_words_of_one_concept_are_held_fo
     assert true.labels[first] == true.labels[later]
     found = count_pairs(true, true, words)
     sizes = [len(each) for each in wordings.CONCEPTS.values()]
-    assert found == PairCounts(*[sum(size * (size - 1) // 2 for size in sizes)] * 3)
+    assert found == MergedPairCounts(*[sum(size * (size - 1) // 2 for size in sizes)] * 3)
 
 
 def test_pairs_are_counted_once_however_many_tokens_spell_a_word():
     """Tokens 0 and 1 are one word in two forms: that they are together counts for nothing."""
     words = {0: "so", 1: "so", 2: "thus", 3: "ben", 4: "anna"}
     true = Partition.of_groups(6, [{0, 1, 2}])
-    assert count_pairs(Partition.of_groups(6, [{0, 1}, {3, 4}]), true, words) == PairCounts(1, 1, 0)
-    assert count_pairs(Partition.of_groups(6, [{1, 2, 3}]), true, words) == PairCounts(3, 1, 1)
+    assert count_pairs(Partition.of_groups(6, [{0, 1}, {3, 4}]), true, words) == MergedPairCounts(1, 1, 0)
+    assert count_pairs(Partition.of_groups(6, [{1, 2, 3}]), true, words) == MergedPairCounts(3, 1, 1)
     assert count_pairs(Partition.of_groups(6, []), true, words).to_json()["precision"] is None
 
 

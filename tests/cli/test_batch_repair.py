@@ -17,7 +17,7 @@ from hybrid.batch.output import OutputLine
 from hybrid.cli import app
 from hybrid.cli import tally as batch_repair
 from hybrid.cli.batch import batch
-from hybrid.cli.tally import RepairNeeds
+from hybrid.cli.tally import RetryRequirements
 from hybrid.errors import UsageError
 from hybrid.spend import CapStatus
 from hybrid.spend.ledger import CAP_LEVELS
@@ -53,7 +53,7 @@ def test_the_command_that_repairs_has_every_flag_of_the_run_quoted_for_a_shell(t
     named = (Path("it's in"), Path("the out"))
     cases = [*every_flag(), ("", [word for _, words in every_flag() for word in words])]
     for kind, why in (("unreachable", "gone"), ("budget", "the cap of 1 USD does not allow another request (0 USD)")):
-        needs = RepairNeeds()
+        needs = RetryRequirements()
         needs.add(OutputLine(1, "", degraded=why, degraded_kind=kind))
         for name, words in cases:
             files, flags = given([*map(str, named), *words])
@@ -76,10 +76,10 @@ def test_the_cap_that_decided_a_line_is_its_name_and_of_an_older_line_that_in_it
     named = OutputLine(1, "", degraded="reworded", degraded_kind="budget", degraded_cap=level)
     older = OutputLine(1, "", degraded=CapStatus(level, 10**9, 10**9, 0).denial().why, degraded_kind="budget")
     for line in (named, older):
-        needs = RepairNeeds()
+        needs = RetryRequirements()
         needs.add(line)
         assert needs.levels == {level}
-    unnamed = RepairNeeds()
+    unnamed = RetryRequirements()
     unnamed.add(OutputLine(1, "", degraded="reworded", degraded_kind="budget"))
     assert unnamed.levels == {None}
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from hybrid.cli import app
 from hybrid.cli.calibrate import _kept
 from hybrid.cli.calibrate.labels import BUNDLED_NAME, asked_by, own_questions
-from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
+from hybrid.defer import Calibration, CalibrationQuestion, UninformedScore
 from hybrid.errors import UsageError
 from hybrid.pairs.store import calibration_for
 from hybrid.tasks import FAMILIES, wordings
@@ -95,7 +95,7 @@ def test_no_calibration_takes_the_place_of_one_by_more_questions_unless_that_is_
 
     def pair(num, judge="kl:0.7", worth=1.0):
         row = CalibrationQuestion(20, 40, 50, 0.9, turned_down=True, excess_told=1.0, excess=1.0, first_rejection=3)
-        score = PriorScore(judge)
+        score = UninformedScore(judge)
         return SimpleNamespace(calibration=Calibration("abc", "big", judge, "verdict", worth, score, (row,) * num))
 
     first = _kept(pair(5), use=False)

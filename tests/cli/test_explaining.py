@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from hybrid.cli import app
 from hybrid.cli.ask import Explainer, told_plan
-from hybrid.defer import DraftSignals, PriorScore
+from hybrid.defer import DraftSignals, UninformedScore
 from hybrid.policy.explanation import explain
 from hybrid.policy.plan import Worth
 from hybrid.policy.planning import Planner
@@ -22,7 +22,7 @@ from hybrid.spend import AskPrices, Price
 FLOATS = np.full(10, 0.5)
 DRAFT = DraftSignals((), 10, 3, np.arange(10), FLOATS, FLOATS, FLOATS / 2, -FLOATS, ended=True)
 PRICES = AskPrices.of(Price.parse("1/0.1/4"))
-PLANNER = Planner(score=PriorScore("kl:0.7", chance=0.6), prices=PRICES, worth=Worth(1.0), prompt_tokens=10)
+PLANNER = Planner(score=UninformedScore("kl:0.7", chance=0.6), prices=PRICES, worth=Worth(1.0), prompt_tokens=10)
 
 
 def told(planner, toss=None):

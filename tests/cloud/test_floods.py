@@ -13,7 +13,7 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from hybrid.cloud.bounds import Timeouts
-from hybrid.cloud.network import PacedStream, StreamTimeBudget
+from hybrid.cloud.network import EventLoopShare, PacedStream
 from hybrid.cloud.wire import Wire
 
 MOST = 2**16
@@ -29,7 +29,7 @@ class Machine:
     def __init__(self):
         self.wall = self.work = 0.0
         self.rests = 0
-        self.floods = StreamTimeBudget(self.rest, lambda: self.work, lambda: self.wall)
+        self.floods = EventLoopShare(self.rest, lambda: self.work, lambda: self.wall)
         self._sleepers, self._order, self._idle = [], count(), 0
 
     async def rest(self, seconds):

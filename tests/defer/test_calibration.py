@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
+from hybrid.defer import Calibration, CalibrationQuestion, UninformedScore
 
 QUESTIONS = (
     CalibrationQuestion(34, 59, 61, 0.1 + 0.2, True, 1 / 3, 0.25, 7, 50),
     CalibrationQuestion(12, 5, 4, 0.0, False, 0.01, 0.0, None, 5),
     CalibrationQuestion(9, 30, 40, 0.5, True, 0.1, 0.1),
 )
-KNOWN = Calibration("small", "large", "kl:0.7", "verdict", 2.2, PriorScore("kl:0.7"), QUESTIONS)
+KNOWN = Calibration("small", "large", "kl:0.7", "verdict", 2.2, UninformedScore("kl:0.7"), QUESTIONS)
 
 
 def test_a_calibration_is_read_as_it_was_written():

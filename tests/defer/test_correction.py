@@ -15,7 +15,7 @@ from hybrid.defer import (
     DraftOutcome,
     Forecast,
     NoveltyScore,
-    PriorScore,
+    UninformedScore,
     score_from_json,
     score_to_json,
     statistics,
@@ -36,7 +36,7 @@ def labelled(make_signals, num, bad, told=0.5):
 def test_without_labels_what_is_familiar_is_told_as_it_was_and_what_is_strange_as_of_an_unknown_pair(make_signals):
     signals = make_signals(1, 9)
     for told in (1e-6, 0.1, 0.5, 0.97):
-        score = PriorScore("kl:0.7", told)
+        score = UninformedScore("kl:0.7", told)
         familiar = CorrectedScore(score, Correction.none(ALL_KNOWN)).forecast(signals)
         assert np.array_equal(familiar.hazard, score.forecast(signals).hazard)
         strange = CorrectedScore(score, Correction.none(NOTHING_FAMILIAR)).forecast(signals)
@@ -145,7 +145,7 @@ def test_a_corrected_score_is_read_as_it_was_written_to_the_last_bit(make_signal
     fitted = Correction.fit(
         labelled(make_signals, 30, lambda signals: signals.ended), NoveltyScore.of([(1, 2)] * 30), 9
     )
-    score = CorrectedScore(PriorScore("kl:0.5", 1 / 3), fitted)
+    score = CorrectedScore(UninformedScore("kl:0.5", 1 / 3), fitted)
     again = score_from_json(json.loads(json.dumps(score_to_json(score))))
     signals = make_signals(77, 13)
     assert again.judge == "kl:0.5"
@@ -157,7 +157,7 @@ def test_a_corrected_score_is_read_as_it_was_written_to_the_last_bit(make_signal
 def test_a_questions_own_part_of_a_correction_says_the_same_of_it_and_nothing_of_other_questions(make_signals):
     drafts = labelled(make_signals, 60, lambda signals: signals.ended)
     fitted = Correction.fit(drafts, NoveltyScore.of([each.words for each in drafts]), 9)
-    whole = CorrectedScore(PriorScore("kl:0.5", 1 / 3), fitted)
+    whole = CorrectedScore(UninformedScore("kl:0.5", 1 / 3), fitted)
     for seed in range(5):
         signals = make_signals(seed, 13)
         part = replace(whole, correction=fitted.only(signals.words))
@@ -170,7 +170,7 @@ def test_a_questions_own_part_of_a_correction_says_the_same_of_it_and_nothing_of
 
 @pytest.mark.parametrize("change", [{"center": [0.0]}, {"used": [10**6]}, {"weights": "x"}, {"familiarity": None}])
 def test_what_is_no_correction_is_refused(make_signals, change):
-    kept = score_to_json(CorrectedScore(PriorScore("kl:0.5"), Correction.none(NOTHING_FAMILIAR)))
+    kept = score_to_json(CorrectedScore(UninformedScore("kl:0.5"), Correction.none(NOTHING_FAMILIAR)))
     kept["correction"] |= change
     with pytest.raises(ValueError, match="no score that can be read"):
         score_from_json(kept)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from critic_score import score_of
 
-from hybrid.defer import Calibration, CriticNumbers, PriorScore, score_from_json, score_to_json
+from hybrid.defer import Calibration, CriticNumbers, UninformedScore, score_from_json, score_to_json
 from hybrid.defer.features import CRITIC_FEATURES, NUM_IDS, TOKEN_FEATURES, draft_numbers, token_features
 from hybrid.defer.signals import CRITIC_STATISTICS, MOST_KL, critic_statistics
 from hybrid.prob import Dense
@@ -85,7 +85,7 @@ def test_a_score_reads_the_critic_that_it_was_fitted_with_and_passes_over_any_ot
         score_of().forecast(plain)
     alone = score_of(None)
     assert alone.forecast(read).hazard.tolist() == alone.forecast(plain).hazard.tolist()
-    assert PriorScore("kl:0.7").critic is None
+    assert UninformedScore("kl:0.7").critic is None
 
 
 @pytest.mark.parametrize("critic", [None, "c1"])

@@ -10,13 +10,13 @@ from cases import each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.defer import NearestByWord, word_buckets
+from hybrid.defer import ExpertByWord, word_buckets
 
 SEEN = st.lists(st.tuples(st.frozensets(st.integers(0, 20), max_size=4), st.integers(0, 2)), max_size=12)
 
 
 def counted(seen, num=3):
-    kept = NearestByWord(num)
+    kept = ExpertByWord(num)
     for words, nearest in seen:
         kept = kept.adding(words, nearest)
     return kept
@@ -44,11 +44,11 @@ def test_the_odds_are_the_root_of_a_words_own_and_no_model_is_given_up():
 
 def test_words_that_were_never_seen_say_nothing():
     assert counted([({1, 2}, 0)]).weights({3}) == pytest.approx((1 / 3,) * 3)
-    assert NearestByWord(2).weights(()) == (0.5, 0.5)
+    assert ExpertByWord(2).weights(()) == (0.5, 0.5)
 
 
 def test_like_questions_expect_the_model_that_was_nearest_to_them():
-    kept = NearestByWord(2)
+    kept = ExpertByWord(2)
     for number in range(10):
         kept = kept.adding(word_buckets(f"Add {number} and 7."), 0).adding(word_buckets("Sort these words: b a."), 1)
     assert kept.weights(word_buckets("Add 3 and 4."))[0] > 0.9
@@ -58,11 +58,11 @@ def test_like_questions_expect_the_model_that_was_nearest_to_them():
 @given(SEEN)
 def test_what_is_kept_is_what_was_counted(seen):
     kept = counted(seen)
-    assert NearestByWord.from_json(3, json.loads(json.dumps(kept.to_json()))) == kept
+    assert ExpertByWord.from_json(3, json.loads(json.dumps(kept.to_json()))) == kept
 
 
 @pytest.mark.parametrize(
     "entry", [None, [], {"a": [1, 2]}, {"5": [1]}, {"5": [1, -2]}, {"5": [1, True]}, {"99999": [1, 2]}, {"5": 3}]
 )
 def test_what_is_of_another_shape_is_nothing(entry):
-    assert NearestByWord.from_json(2, entry) == NearestByWord(2)
+    assert ExpertByWord.from_json(2, entry) == ExpertByWord(2)

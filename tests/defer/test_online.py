@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cases import each_of
 
-from hybrid.defer import Calibration, DraftOutcome, NoveltyScore, OnlineLearner, PriorScore
+from hybrid.defer import Calibration, DraftOutcome, NoveltyScore, OnlineLearner, UninformedScore
 from hybrid.defer.calibration import CalibrationQuestion, score_digest
 from hybrid.defer.dials import KEEP_NOTHING, RiskQuestion, risk_cutoff
 from hybrid.defer.online import (
@@ -17,10 +17,10 @@ from hybrid.defer.online import (
 )
 from hybrid.defer.score import Correction
 
-PRIOR = PriorScore("kl:0.7")
+PRIOR = UninformedScore("kl:0.7")
 
 
-class PriorWithWords(PriorScore):
+class PriorWithWords(UninformedScore):
     """A score that was fitted to twenty questions of two words."""
 
     familiarity = NoveltyScore.of([(5, 9)] * 20)

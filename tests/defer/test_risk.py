@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cases import each
 
-from hybrid.defer import Calibration, DraftOutcome, PriorScore
+from hybrid.defer import Calibration, DraftOutcome, UninformedScore
 from hybrid.defer.dials import KEEP_NOTHING, RiskQuestion, decided_questions, risk_cutoff, unseen_questions
 
 
@@ -139,7 +139,7 @@ def test_a_question_counts_by_the_least_chance_with_which_a_coin_could_have_had_
 
 
 def test_a_calibration_knows_the_questions_that_its_score_was_not_fitted_to_and_an_older_one_none():
-    older = Calibration("a", "b", "kl:0.7", "verdict", 2.2, PriorScore("kl:0.7"))
+    older = Calibration("a", "b", "kl:0.7", "verdict", 2.2, UninformedScore("kl:0.7"))
     assert [*unseen_questions(None), *unseen_questions(older)] == []
     assert list(unseen_questions(replace(older, unseen=((0.6, True),)))) == [RiskQuestion(0.6, turned_down=True)]
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from hybrid.defer import Forecast, PriorScore, score_from_json, score_to_json
+from hybrid.defer import Forecast, UninformedScore, score_from_json, score_to_json
 
 
 def test_the_chance_of_a_rejection_is_summed_over_the_places_it_may_fall():
@@ -20,7 +20,7 @@ def test_the_chance_of_a_rejection_is_summed_over_the_places_it_may_fall():
 
 @pytest.mark.parametrize("num_tokens", [1, 7, 300])
 def test_the_prior_believes_the_same_of_a_draft_of_any_length(make_signals, num_tokens):
-    score, signals = PriorScore("kl:0.7", chance=0.9), make_signals(3, num_tokens)
+    score, signals = UninformedScore("kl:0.7", chance=0.9), make_signals(3, num_tokens)
     forecast = score.forecast(signals)
     assert forecast.turned_down == pytest.approx(0.9)
     assert forecast.excess == pytest.approx([-np.log(signals.top).mean()] * num_tokens)
@@ -28,7 +28,7 @@ def test_the_prior_believes_the_same_of_a_draft_of_any_length(make_signals, num_
 
 
 def test_a_score_is_read_as_it_was_written_to_the_last_bit():
-    score = PriorScore("kl:0.5", 0.1 + 0.2, 17.0)
+    score = UninformedScore("kl:0.5", 0.1 + 0.2, 17.0)
     kept = json.loads(json.dumps(score_to_json(score)))
     assert score_from_json(kept) == score
     assert score_from_json(kept | {"again": 0.77}) == score, "a trace of before nothing was handed back has it"

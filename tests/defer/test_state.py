@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import hybrid.pairs.store
-from hybrid.defer import DraftOutcome, DraftSignals, PriorScore, word_buckets
+from hybrid.defer import DraftOutcome, DraftSignals, UninformedScore, word_buckets
 from hybrid.defer.calibration import Calibration
 from hybrid.pairs.store import STATE_VERSION, MeasuredBill, PairStore, keep_calibration
 from hybrid.prob import Dense
@@ -267,7 +267,7 @@ def test_a_pair_is_forgotten_under_every_judge_with_what_was_put_aside_and_no_ot
     with path_of(state).open("a") as file:
         file.write("damaged\n")
     state.add(JUDGE, [outcome(2)])
-    keep_calibration(Calibration("digest", "org/model", JUDGE, "verdict", 1.0, PriorScore(JUDGE)))
+    keep_calibration(Calibration("digest", "org/model", JUDGE, "verdict", 1.0, UninformedScore(JUDGE)))
     path_of(state).with_name("outcomes.jsonl.4711").write_text("what a process left that was killed")
     assert state.forget() == (1, 3)
     assert {path.suffix for path in path_of(state).parent.iterdir()} == {".lock"}

@@ -10,7 +10,7 @@ import pytest
 from gguf.quants import dequantize, quantize
 
 from hybrid.engine.gguf_header import TensorInfo
-from hybrid.engine.token_table import TIED, UNTIED, OutputRows, _unpacker
+from hybrid.engine.token_table import TIED, UNTIED, OutputMatrix, _unpacker
 from hybrid.errors import EngineError
 from hybrid.settings.names import MODELS
 
@@ -38,7 +38,7 @@ def write_matrix(path: Path, kind: str, *, name: str = TIED, num_rows: int = 6) 
 @pytest.mark.parametrize("name", [TIED, UNTIED])
 def test_rows_are_those_that_an_independent_reader_unpacks(tmp_path, kind, name):
     wanted = write_matrix(tmp_path / "m.gguf", kind, name=name)
-    rows = OutputRows(tmp_path / "m.gguf")
+    rows = OutputMatrix(tmp_path / "m.gguf")
     assert (rows.num_rows, rows.width, rows.name) == (6, 64, name)
     np.testing.assert_allclose(rows.read(0, 6), wanted, rtol=1e-6, atol=1e-7)
     np.testing.assert_array_equal(rows.read(2, 5), rows.read(0, 99)[2:5])
@@ -46,7 +46,7 @@ def test_rows_are_those_that_an_independent_reader_unpacks(tmp_path, kind, name)
 
 
 def test_the_bundled_models_have_as_many_rows_as_tokens():
-    rows = OutputRows(MODELS / "small.gguf")
+    rows = OutputMatrix(MODELS / "small.gguf")
     reader = gguf.GGUFReader(MODELS / "small.gguf")
     wanted = next(tensor for tensor in reader.tensors if tensor.name == rows.name)
     np.testing.assert_array_equal(rows.read(0, rows.num_rows), dequantize(wanted.data, wanted.tensor_type))
@@ -55,7 +55,7 @@ def test_the_bundled_models_have_as_many_rows_as_tokens():
 def test_a_file_without_an_output_matrix_is_refused_in_a_sentence(tmp_path):
     write_matrix(tmp_path / "m.gguf", "F32", name="blk.0.attn_k.weight")
     with pytest.raises(EngineError, match=r"m.gguf has no output matrix: neither output.weight nor token_embd.weight"):
-        OutputRows(tmp_path / "m.gguf")
+        OutputMatrix(tmp_path / "m.gguf")
 
 
 def test_a_structure_of_another_layout_is_never_called():

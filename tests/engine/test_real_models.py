@@ -23,19 +23,19 @@ import hybrid
 from hybrid.engine import real_models as room
 from hybrid.engine.gguf_header import read_header
 from hybrid.engine.llama import Weights
-from hybrid.engine.real_models import RealModel, model_file
+from hybrid.engine.real_models import ModelRecipe, model_file
 from hybrid.errors import EngineError, UsageError
 from hybrid.settings.names import BUNDLED, MODELS, NAMED, REAL
 
 SMALL = MODELS / "small.gguf"
 ROOT = Path(hybrid.__file__).parent.parent
 # What the real names stand for over a model of three layers.
-TINY = (RealModel("real"), RealModel("real:q3", requantised=True), RealModel("real:d2", left_out=(1,)))
+TINY = (ModelRecipe("real"), ModelRecipe("real:q3", requantised=True), ModelRecipe("real:d2", left_out=(1,)))
 SETUP = f"""
 import os, sys
 from hybrid.engine import real_models as room
 room.SHA256 = "{room.sha256_of(SMALL)}"
-room.VARIANTS = (room.RealModel("real"), room.RealModel("real:d2", left_out=(1,)))
+room.VARIANTS = (room.ModelRecipe("real"), room.ModelRecipe("real:d2", left_out=(1,)))
 """
 
 

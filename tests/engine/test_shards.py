@@ -17,7 +17,7 @@ from hybrid.engine.identity import identify
 from hybrid.engine.llama import Weights
 from hybrid.engine.model_check import check_model
 from hybrid.engine.real_models import model_file
-from hybrid.engine.token_table import OutputRows
+from hybrid.engine.token_table import OutputMatrix
 from hybrid.errors import EngineError
 from hybrid.settings.names import MODELS
 
@@ -62,8 +62,8 @@ def test_a_split_model_gives_the_rows_of_the_whole_file_whichever_of_its_files_i
 
 
 def test_its_output_matrix_is_read_from_the_part_in_which_it_lies(parts):
-    whole = OutputRows(SMALL)
-    np.testing.assert_array_equal(OutputRows(parts[2]).read(0, 384), whole.read(0, 384))
+    whole = OutputMatrix(SMALL)
+    np.testing.assert_array_equal(OutputMatrix(parts[2]).read(0, 384), whole.read(0, 384))
 
 
 def test_its_header_is_that_of_the_whole_file(parts):

@@ -9,7 +9,7 @@ from cases import each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.partitions.normal_form import NEGATIONS, TokenClass, normal_form
+from hybrid.partitions.normal_form import NEGATIONS, TokenKind, normal_form
 
 FORBIDDEN = "()[]{}<>+-*/=%^&|~!@#$\\_`\u2212\u00d7\u00f7\u2260\u2264"
 
@@ -92,11 +92,11 @@ def test_what_has_a_wording_is_letters_harmless_marks_or_white_space(piece):
         return
     text = piece.decode().strip(" \u2581\u0120")
     match wording.token_class:
-        case TokenClass.WORD:
+        case TokenKind.WORD:
             assert sum(unicodedata.category(each)[0] == "L" for each in text) >= 1
-        case TokenClass.SPACE:
+        case TokenKind.SPACE:
             assert piece.decode().isspace()
-        case TokenClass.MARK:
+        case TokenKind.MARK:
             assert not any(unicodedata.category(each)[0] in "LMNZC" for each in text)
 
 

@@ -23,7 +23,7 @@ from hybrid.policy.requests import Check, Draft, Emit, ids
 from hybrid.policy.rules.block import BlockVerification
 from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
 from hybrid.policy.rules.exact import ExactSampling, GreedyMatch
-from hybrid.policy.stages import Stage, draft
+from hybrid.policy.stages import ChainLevel, draft
 from hybrid.policy.target_sampler import TargetSampler
 from hybrid.types import Sampling
 
@@ -86,7 +86,7 @@ def own(toys, model, length, sampling=AT_ONE):
 @each("bonus", [True, False])
 def test_greedy_chains_give_the_clouds_own_text(toys, span, inner, k, bonus):
     policy = preset("greedy-exact", PolicyOptions(span=span, bonus=bonus))
-    policy = replace(policy, stages=(Stage(inner, GreedyMatch(), GREEDY, bonus=bonus),))
+    policy = replace(policy, stages=(ChainLevel(inner, GreedyMatch(), GREEDY, bonus=bonus),))
     for number in range(6):
         small, mid, large = models(toys, number)
         shown, _ = toys.play(policy, small, large, None, LENGTH, k=k, mids=(mid,))
@@ -100,7 +100,7 @@ def test_greedy_any_lower_level_may_be_used(toys, lower, count):
     for number in each_of(range(count)):
         small, mid, large = models(toys, number)
         for span, handoff, short in ((1, 0, None), (4, 0, 2), (5, 2, None)):
-            stages = [Stage(2, judge, GREEDY, handoff_tokens=handoff) for judge in (GreedyMatch(), LOWER[lower])]
+            stages = [ChainLevel(2, judge, GREEDY, handoff_tokens=handoff) for judge in (GreedyMatch(), LOWER[lower])]
             for used, mids in ((stages[1:], (mid,)), (stages, (mid, toys.Mix(mid, "next", 0.4)))):
                 policy = replace(preset("greedy-exact", PolicyOptions(span=span)), stages=tuple(used))
                 shown, _ = toys.play(policy, small, large, None, LENGTH, k=1, short=short, mids=mids)
@@ -111,7 +111,7 @@ def test_greedy_any_lower_level_may_be_used(toys, lower, count):
 @each("handoff", [0, 3])
 def test_a_greedy_stage_alone_gives_its_models_own_text(toys, judge, handoff):
     policy = PRESETS["local"].build(PolicyOptions())
-    policy = replace(policy, span=LENGTH, stages=(Stage(3, judge, GREEDY, handoff_tokens=handoff),))
+    policy = replace(policy, span=LENGTH, stages=(ChainLevel(3, judge, GREEDY, handoff_tokens=handoff),))
     for number, end in itertools.product(range(10), (0, -1)):
         small, mid, _ = models(toys, number, share=0.9, size=SIZE)
         shown, _ = toys.play(policy, small, mid, None, LENGTH, mids=(mid,), end=end)
@@ -141,7 +141,7 @@ def test_where_a_gate_ends_a_draft_its_next_row_is_the_levels_own_behind_what_is
         small, mid, large = models(toys, number, size=SIZE)
         player = toys.Player(small, large, None, LENGTH, mids=(mid,), end=-1)
         progress = Progress(player.toss, level=2, stage_rejections=[0])
-        stage = Stage(4, GreedyMatch(), GREEDY, handoff_tokens=handoff)
+        stage = ChainLevel(4, GreedyMatch(), GREEDY, handoff_tokens=handoff)
         flow, reply = draft((stage,), progress, Draft((), 8, EndsAfter(num))), None
         try:
             while True:
@@ -193,7 +193,7 @@ def test_a_greedy_chain_plays_as_its_largest_local_model_alone_would(toys, names
                 how = {"k": 3, "end": end, **way}
                 _, alone = toys.play(policy, mid, large, None, LENGTH, **how)
                 for span, bonus, handoff in STAGES:
-                    stage = Stage(span, GreedyMatch(), GREEDY, bonus=bonus, handoff_tokens=handoff)
+                    stage = ChainLevel(span, GreedyMatch(), GREEDY, bonus=bonus, handoff_tokens=handoff)
                     chain = replace(policy, stages=(stage,))
                     _, log = toys.play(chain, small, large, None, LENGTH, mids=(mid,), **how)
                     said = f"{name} {choices} {way} end {end}, a stage of {span}, {bonus}, {handoff}"
@@ -207,7 +207,7 @@ def test_nothing_is_drafted_or_read_after_the_end_of_an_answer(toys, span, numbe
     small, mid, large = models(toys, number, size=SIZE)
     mids = mid, toys.Mix(mid, "next", 0.4)
     for (inner, bonus, handoff), end in itertools.product(STAGES, (0, -1)):
-        stages = (Stage(2, GreedyMatch(), GREEDY), Stage(inner, GreedyMatch(), GREEDY, bonus, handoff))
+        stages = (ChainLevel(2, GreedyMatch(), GREEDY), ChainLevel(inner, GreedyMatch(), GREEDY, bonus, handoff))
         policy = replace(preset("greedy-exact", PolicyOptions(span=span)), stages=stages)
         _, log = toys.play(policy, small, large, None, LENGTH, mids=mids, end=end)
         for request in each_of(log):
@@ -224,7 +224,7 @@ def test_nothing_is_drafted_or_read_after_the_end_of_an_answer(toys, span, numbe
 def test_a_token_names_who_wrote_it(toys, number):
     """The lowest level that drafted it: what a larger one accepts it did not write."""
     small, mid, large = models(toys, number, size=SIZE)
-    policy = replace(preset("kl", PolicyOptions()), stages=(Stage(3, GreedyMatch(), GREEDY),))
+    policy = replace(preset("kl", PolicyOptions()), stages=(ChainLevel(3, GreedyMatch(), GREEDY),))
     shown, _ = toys.play(policy, small, large, None, LENGTH, mids=(mid,), end=-1)
     assert {token.writer for token in shown if token.source == "local"} == {0, 1}
     for i, token in each_of(enumerate(shown)):
@@ -243,7 +243,7 @@ def test_a_token_names_who_wrote_it(toys, number):
 def test_a_sampled_stage_alone_has_its_models_own_law(toys, judge, bonus):
     for span in (1, 2):
         _, mid, _ = chosen = models(toys, span)
-        stage = Stage(span, sampled(judge), AT_ONE, bonus=bonus)
+        stage = ChainLevel(span, sampled(judge), AT_ONE, bonus=bonus)
         policy = replace(PRESETS["local"].build(PolicyOptions(sampling=AT_ONE)), span=3, stages=(stage,))
         assert toys.distance(law(toys, policy, chosen, 2), own(toys, mid, 2)) < 1e-12
 
@@ -263,7 +263,7 @@ CHAINS = (
 def chain(toys, inner, outer, span, stage, chosen, sampling=AT_ONE):
     of, bonus, handoff = stage
     policy = preset(outer, PolicyOptions(span=span, sampling=sampling, **chosen))
-    return replace(policy, stages=(Stage(of, sampled(inner, sampling), sampling, bonus, handoff),))
+    return replace(policy, stages=(ChainLevel(of, sampled(inner, sampling), sampling, bonus, handoff),))
 
 
 @pytest.mark.parametrize("length", [2, pytest.param(3, marks=SLOW)])
@@ -304,7 +304,7 @@ def test_an_exact_chain_has_the_clouds_law_under_the_users_sampling(toys, sampli
 def test_an_exact_chain_of_four_has_the_clouds_own_law(toys, length):
     small, mid, large = models(toys, 7)
     four = small, mid, toys.Mix(mid, "next", 0.4), large
-    stages = (Stage(2, sampled("block"), AT_ONE, bonus=False), Stage(2, sampled("exact"), AT_ONE))
+    stages = (ChainLevel(2, sampled("block"), AT_ONE, bonus=False), ChainLevel(2, sampled("exact"), AT_ONE))
     policy = replace(preset("exact", PolicyOptions(span=3, sampling=AT_ONE)), stages=stages)
     assert toys.distance(law(toys, policy, four, length, k=3), own(toys, large, length)) < 1e-12
 
@@ -318,7 +318,8 @@ def test_a_sampled_chain_has_the_law_of_its_largest_local_model_alone(toys, name
     sampling = Sampling(1.0, seed=4)
     _, mid, large = three = models(toys, 7)
     stages = [
-        Stage(span, sampled(judge), sampling, bonus) for judge, span, bonus in (("block", 2, False), ("exact", 2, True))
+        ChainLevel(span, sampled(judge), sampling, bonus)
+        for judge, span, bonus in (("block", 2, False), ("exact", 2, True))
     ]
     for name, chosen in each_of(itertools.product(names, ({"span": 2}, {"span": 3, "hold": 1}))):
         policy = preset(name, PolicyOptions(max_tokens=2, sampling=sampling, **chosen))
@@ -334,7 +335,7 @@ def test_no_coin_is_tossed_twice_in_a_chain(toys, inner):
     """A seeded coin falls alike for one key: two tosses of one key would be one."""
     small, mid, large = models(toys, 3, share=0.9)
     policy = preset("block", PolicyOptions(span=2, sampling=AT_ONE, cloud_top_k=3))
-    policy = replace(policy, stages=(Stage(2, sampled(inner), AT_ONE),))
+    policy = replace(policy, stages=(ChainLevel(2, sampled(inner), AT_ONE),))
 
     for seed in range(20):
         tossed, coin = [], SeededCoin(seed)

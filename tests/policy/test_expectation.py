@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hybrid.defer import CalibrationQuestion, PriorScore
+from hybrid.defer import CalibrationQuestion, UninformedScore
 from hybrid.policy import Policy, SeededCoin, decode, requests
 from hybrid.policy.explanation import PlannedOutcome, expect, plan_bill, planned_outcomes
 from hybrid.policy.gates import ALWAYS
@@ -21,7 +21,7 @@ from hybrid.prob import Dense
 from hybrid.spend import AskPrices, Price
 
 PRICES = AskPrices(1.0, 0.1, 4.0, closing=4.0)
-PLANNER = Planner(score=PriorScore("kl:0.7"), prices=PRICES, worth=Worth(2.2))
+PLANNER = Planner(score=UninformedScore("kl:0.7"), prices=PRICES, worth=Worth(2.2))
 GOOD = CalibrationQuestion(20, 30, 28, 0.02, turned_down=False, excess_told=0.1, excess=0.1)
 BAD = CalibrationQuestion(20, 40, 50, 0.97, turned_down=True, excess_told=1.0, excess=1.2, first_rejection=12)
 

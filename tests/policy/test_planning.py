@@ -15,7 +15,7 @@ from naive_planner import place_of_rejection as naive_place
 from planner_cases import SETTINGS, cases, nats, planner_of, prices, signals
 from toy_score import ToyScore
 
-from hybrid.defer import PriorScore, QuestionForecast
+from hybrid.defer import QuestionForecast, UninformedScore
 from hybrid.policy.plan import Worth
 from hybrid.policy.planning import Planner, place_of_rejection
 from hybrid.spend import AskPrices
@@ -284,7 +284,7 @@ def test_a_planner_is_kept_as_json_to_the_last_bit():
     planners = [
         Planner(),
         Planner(
-            score=PriorScore("excess:0.5", chance=0.1 + 0.2),
+            score=UninformedScore("excess:0.5", chance=0.1 + 0.2),
             prices=AskPrices(1 / 3, 0.1, 4.0, scoring="new", shared=7, unit="ms"),
             worth=Worth(float("inf")),
             words=(3, 9),

@@ -18,7 +18,7 @@ from hybrid.policy.progress import Progress
 from hybrid.policy.rules.block import BlockVerification
 from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
 from hybrid.policy.rules.exact import ExactSampling, GreedyMatch
-from hybrid.policy.stages import Stage
+from hybrid.policy.stages import ChainLevel
 from hybrid.policy.target_sampler import TargetSampler
 from hybrid.types import Sampling
 
@@ -53,7 +53,7 @@ def error(toys, models, stage, length=2):
 
 def test_tested_against_the_smallest_models_law_the_text_is_wrong(toys, strangers, monkeypatch):
     """A token that leaves a level has been drawn by that level's law: law 3."""
-    stage = Stage(2, EXACT, AT_ONE, bonus=False)
+    stage = ChainLevel(2, EXACT, AT_ONE, bonus=False)
     assert error(toys, strangers, stage) < 1e-12
     raised = stages._raised
 
@@ -71,7 +71,7 @@ def test_tested_against_the_smallest_models_law_the_text_is_wrong(toys, stranger
 )
 def test_sampled_a_lossy_level_under_an_exact_one_is_wrong(toys, strangers, judge, at_least):
     """What leaves it does not have the law that is tested above: law 4. A policy refuses it."""
-    stage = Stage(2, judge, AT_ONE, bonus=False)
+    stage = ChainLevel(2, judge, AT_ONE, bonus=False)
     assert not stage.is_exact
     assert error(toys, strangers, stage) > at_least
 
@@ -98,7 +98,7 @@ WRONG_COINS = (("toss_at", one_level, 0.03), ("reject", never, 0.005), ("rejecti
 )
 def test_a_coin_that_is_tossed_twice_is_seen_in_the_law(toys, relatives, name, wrong, at_least, monkeypatch):
     """Laws 1 and 2: a key has its level, and counts the rejections of its own level and of all above it."""
-    stage, length = Stage(2, BLOCK, AT_ONE, bonus=False), 2 if wrong is one_level else 3
+    stage, length = ChainLevel(2, BLOCK, AT_ONE, bonus=False), 2 if wrong is one_level else 3
     assert error(toys, relatives, stage, length=length) < 1e-12
     monkeypatch.setattr(Progress, name, wrong)
     assert error(toys, relatives, stage, length=length) > at_least
@@ -112,7 +112,7 @@ LOSSY = (AcceptsEverything(SAMPLER), GreedyMatch(), DivergenceThreshold(0.5))
 def test_a_lossy_sampled_stage_under_a_judge_of_draws_is_refused_in_a_sentence(lossy, name):
     """Under the policy's own judge, and under a stage between: its law would be the wrong one for what is above."""
     policy = preset(name, PolicyOptions(sampling=AT_ONE))
-    fine, wrong = Stage(2, BLOCK, AT_ONE), Stage(2, lossy, AT_ONE)
+    fine, wrong = ChainLevel(2, BLOCK, AT_ONE), ChainLevel(2, lossy, AT_ONE)
     for chain in ((wrong,), (fine, wrong), (wrong, fine)):
         with pytest.raises(UsageError, match=rf"^the stage .* changes its model's law, and {name} .* --temperature 0$"):
             with_stages(policy, chain)
@@ -124,7 +124,7 @@ def test_a_lossy_sampled_stage_under_a_judge_of_draws_is_refused_in_a_sentence(l
 @each("lossy", LOSSY)
 def test_where_no_law_is_promised_or_all_is_compared_any_stage_may_stand(lossy):
     """A lossy policy promises no law of its drafts; greedy texts do not depend on what was drafted."""
-    stage = Stage(2, lossy, AT_ONE)
+    stage = ChainLevel(2, lossy, AT_ONE)
     assert with_stages(preset("kl", PolicyOptions(sampling=AT_ONE, threshold=0.5)), (stage,)).stages == (stage,)
-    stage = Stage(2, lossy, Sampling())
+    stage = ChainLevel(2, lossy, Sampling())
     assert with_stages(preset("greedy-exact", PolicyOptions()), (stage,)).stages == (stage,)

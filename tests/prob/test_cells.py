@@ -18,7 +18,7 @@ from hybrid.prob import (
     kl_divergence,
     total_variation,
 )
-from hybrid.prob.cells import LEAST, OffsetRow, TextRow, TokenBytes
+from hybrid.prob.cells import LEAST, PrefixRow, TextRow, TokenBytes
 
 seeds = st.integers(0, 2**32 - 1)
 OURS = TokenBytes((b"a", b"b", b"ab", b"ba", b"aab", b"<end>"), frozenset({5}))
@@ -27,7 +27,7 @@ END = 5
 
 
 def text_row(masses, ending, tail, spelling, best, read=b""):
-    return TextRow.after([OffsetRow(1.0, read, masses, ending, tail)], spelling, best)
+    return TextRow.after([PrefixRow(1.0, read, masses, ending, tail)], spelling, best)
 
 
 def laws(rng, num=6):
@@ -128,8 +128,8 @@ def test_inside_a_token_the_row_is_what_goes_on_from_what_was_read():
 
 def test_a_text_may_have_come_about_by_other_tokens_than_those_it_was_read_in():
     """After ": " a model that writes " -" as one token says "-", whatever it would say after " " alone."""
-    before = OffsetRow(1.0, b" ", {b" -": 0.9, b" ": 0.1}, 0.0, 0.0, followed=True)
-    there = OffsetRow(0.1, b"", {b"8": 0.95, b"-": 0.05}, 0.0, 0.0)
+    before = PrefixRow(1.0, b" ", {b" -": 0.9, b" ": 0.1}, 0.0, 0.0, followed=True)
+    there = PrefixRow(0.1, b"", {b"8": 0.95, b"-": 0.05}, 0.0, 0.0)
     row = TextRow.after([before, there], OURS, 0)
     assert dict(zip(row.strings, row.masses.tolist(), strict=True)) == pytest.approx({b"-": 0.905, b"8": 0.095})
     assert row.hidden == 0.0
@@ -141,7 +141,7 @@ def test_where_a_drafted_token_is_longer_than_theirs_the_texts_are_those_of_two_
     first, second = laws(rng)
     masses = {THEIRS[i]: float(first[i]) for i in range(END)}
     after_a = {THEIRS[i]: float(second[0][i]) for i in range(END)}
-    row = TextRow.after([OffsetRow(1.0, b"", masses, float(first[END]), 0.0)], OURS, 0, beyond={b"a": after_a})
+    row = TextRow.after([PrefixRow(1.0, b"", masses, float(first[END]), 0.0)], OURS, 0, beyond={b"a": after_a})
     two_steps = masses | {b"a": first[0] * second[0][END]}
     for piece, share in after_a.items():
         two_steps[b"a" + piece] = two_steps.get(b"a" + piece, 0.0) + first[0] * share

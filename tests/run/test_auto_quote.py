@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cases import each
 
-from hybrid.defer import CalibrationQuestion, PriorScore
+from hybrid.defer import CalibrationQuestion, UninformedScore
 from hybrid.pairs.quote import AutoQuote
 from hybrid.policy.plan import Worth
 from hybrid.policy.planning import Planner
@@ -16,7 +16,7 @@ from hybrid.spend import AskPrices, Price
 ASKED = CalibrationQuestion(20, 40, 50, 0.97, turned_down=True, excess_told=1.0, excess=1.2, first_rejection=12)
 KEPT = replace(ASKED, chance=0.03, turned_down=False, first_rejection=None)
 PLANNER = Planner(
-    score=PriorScore("kl:0.7", chance=0.5, tokens=30.0),
+    score=UninformedScore("kl:0.7", chance=0.5, tokens=30.0),
     prices=AskPrices.of(Price.parse("1/0.1/4")),
     worth=Worth(2.2),
     prompt_tokens=10,

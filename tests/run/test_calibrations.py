@@ -9,13 +9,13 @@ import pytest
 from cases import each
 from critic_score import score_of
 
-from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
+from hybrid.defer import Calibration, CalibrationQuestion, UninformedScore
 from hybrid.errors import UsageError
 from hybrid.pairs import store
 from hybrid.pairs.knowledge import DAMAGED, UNREAD, read_knowledge
 from hybrid.pairs.store import PairStore, calibration_for, keep_calibration, outranked
 
-OURS = Calibration("abc", "big", "kl:0.7", "verdict", 2.2, PriorScore("kl:0.7", chance=0.3))
+OURS = Calibration("abc", "big", "kl:0.7", "verdict", 2.2, UninformedScore("kl:0.7", chance=0.3))
 
 
 def take_back(critic=None):
@@ -46,7 +46,7 @@ def ship(folder, *found):
 def test_what_was_kept_is_found_by_its_pair_and_judge_and_nothing_else(folder):
     for cloud in ("big", "small"):
         for judge in ("kl:0.7", "kl:0.2"):
-            keep_calibration(replace(OURS, cloud=cloud, judge=judge, score=PriorScore(judge)))
+            keep_calibration(replace(OURS, cloud=cloud, judge=judge, score=UninformedScore(judge)))
     path = keep_calibration(OURS)
     assert calibration_for("abc", "big", "kl:0.7") == OURS
     assert path.stat().st_mode & 0o777 == 0o600

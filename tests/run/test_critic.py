@@ -14,7 +14,7 @@ from scripted_house import LARGE, SMALL, table
 from hybrid.defer import Calibration, CriticNumbers, NoveltyScore, word_buckets
 from hybrid.errors import UsageError
 from hybrid.pairs.knowledge import UNREAD
-from hybrid.pairs.profile import PairFacts
+from hybrid.pairs.profile import PairIdentity
 from hybrid.pairs.store import keep_calibration
 from hybrid.policy.requests import Critique, PendingToken
 from hybrid.prob import Dense
@@ -41,7 +41,7 @@ def critic_house(house, tmp_path, monkeypatch):
         for each in (None, "c1"):
             score = replace(score_of(each, *odds), judge=judge, familiarity=KNOWN)
             keep_calibration(Calibration("abc", "scripted", judge, "verdict", 2.2, score))
-        facts = PairFacts("abc", critic=identity, shipped_only=False)
+        facts = PairIdentity("abc", critic=identity, shipped_only=False)
         return house(critic=critic, planners=PlannerFactory(facts), can={"model": "scripted"}, **more)
 
     return build

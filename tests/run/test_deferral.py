@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.cloud import Capabilities
-from hybrid.defer import Calibration, CalibrationQuestion, DraftSignals, PriorScore
+from hybrid.defer import Calibration, CalibrationQuestion, DraftSignals, UninformedScore
 from hybrid.defer.outcome import DraftOutcome
 from hybrid.errors import UsageError
 from hybrid.pairs.knowledge import ASKS_BY_SURPRISE, ASKS_FOR_CHECKS, UNCALIBRATED
-from hybrid.pairs.profile import PairFacts
+from hybrid.pairs.profile import PairIdentity
 from hybrid.pairs.store import keep_calibration
 from hybrid.policy.plan import WORTH, Worth
 from hybrid.run.composition import Decoding
@@ -33,7 +33,7 @@ QUESTIONS = (
     CalibrationQuestion(10, 20, 30, 0.2, False, 0.1, 0.2),
     CalibrationQuestion(30, 5, 50, 0.9, True, 0.5, 0.6),
 )
-OURS = Calibration("abc", "big", "kl:0.7", "verdict", 1.5, PriorScore("kl:0.7", chance=0.3), QUESTIONS)
+OURS = Calibration("abc", "big", "kl:0.7", "verdict", 1.5, UninformedScore("kl:0.7", chance=0.3), QUESTIONS)
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def a_home(tmp_path, monkeypatch):
 
 
 def source(**more):
-    return PlannerFactory(PairFacts("abc", **more))
+    return PlannerFactory(PairIdentity("abc", **more))
 
 
 def bind(found, *, can=CAN, price=PRICE, caps=(), span=None, ms_per_token=None, **settings):
@@ -103,7 +103,7 @@ def test_a_pair_of_which_nothing_is_known_learns_from_checks_and_every_answer_sa
     keep_calibration(replace(OURS, cloud="another"))
     found = source()
     first, second = bind(found), bind(found)
-    assert isinstance(first.planner.score.score, PriorScore)
+    assert isinstance(first.planner.score.score, UninformedScore)
     assert (first.planner.mean_excess, first.planner.worth) == (None, Worth(1.5))
     note = UNCALIBRATED.format(asks=ASKS_FOR_CHECKS, measured=UNMEASURED)
     assert first.notes == second.notes == (note,), "an interrupted batch ends in the lines of another one"
@@ -121,7 +121,7 @@ def test_where_nothing_can_be_checked_a_pair_of_which_nothing_is_known_is_routed
 
 def test_what_an_unknown_pairs_verdicts_taught_counts_where_nothing_can_be_checked_too():
     for turned_down, by_nats in ((False, False), (True, True)):
-        found = PlannerFactory(PairFacts("abc"))
+        found = PlannerFactory(PairIdentity("abc"))
         bind(found)
         (pair,) = found._pairs.values()
         seen = DraftOutcome(told=0.8, chance=0.8, keeps=False, floor=0.05, turned_down=turned_down, statistics=NUMBERS)
@@ -134,7 +134,7 @@ def test_what_an_unknown_pairs_verdicts_taught_counts_where_nothing_can_be_check
 
 def test_an_unknown_pair_whose_drafts_bring_no_verdict_is_routed_by_nats():
     """A long prompt, or a judge that tells nothing of what the cloud writes: the cloud would write every answer."""
-    found = PlannerFactory(PairFacts("abc"))
+    found = PlannerFactory(PairIdentity("abc"))
     bind(found)
     (pair,) = found._pairs.values()
     unseen = DraftOutcome(told=0.8, chance=0.8, keeps=False, floor=0.05, turned_down=None)
@@ -148,11 +148,11 @@ def test_another_judge_than_the_calibrations_is_a_sentence_and_the_prior():
     keep_calibration(OURS)
     for named in ({"threshold": 0.2}, {"policy": "auto:0.2"}, {"judge": "kl:0.2"}):
         bound = bind(source(), **named)
-        assert (bound.planner.score.judge, type(bound.planner.score.score)) == ("kl:0.2", PriorScore)
+        assert (bound.planner.score.judge, type(bound.planner.score.score)) == ("kl:0.2", UninformedScore)
         assert bound.notes == ("this pair was calibrated for kl:0.7, and nothing is known of it under kl:0.2",)
         assert (bound.planner.mean_excess, bound.planner.worth) == (None, Worth()), "most count as turned down"
     assert bind(source(), threshold=0.7).planner.score.score == OURS.score
-    keep_calibration(replace(OURS, judge="kl:0.2", score=PriorScore("kl:0.2", chance=0.9)))
+    keep_calibration(replace(OURS, judge="kl:0.2", score=UninformedScore("kl:0.2", chance=0.9)))
     assert bind(source(), threshold=0.2).planner.score.score.chance == 0.9
     assert bind(source(), threshold=0.2, strict=True).planner.score.judge == "kl:0.2:strict"
 
@@ -249,7 +249,7 @@ def test_under_a_days_cap_a_multiple_falls_while_spending_runs_ahead_and_an_amou
 
     def worth(spent, hour, **settings):
         caps = (CapStatus("total", 1000, 999, 0), CapStatus("day", 1000, spent, 100))
-        found = PlannerFactory(PairFacts("abc"), clock=lambda: 5 * 86_400 + 3600 * hour)
+        found = PlannerFactory(PairIdentity("abc"), clock=lambda: 5 * 86_400 + 3600 * hour)
         bound = bind(found, caps=caps, **settings)
         return bound.planner.worth, bound.planner.unpaced_worth
 
@@ -269,7 +269,7 @@ def test_a_days_cap_is_used_up_where_no_request_fits_under_it_and_is_ahead_of_th
     for left, used_up in ((-500, True), (0, True), (10_999, True), (11_000, False), (10**6, False)):
         for level, reserved in (("day", 0), ("day", 3_000), ("month", 0)):
             caps = (CapStatus(level, 10**7, 10**7 - left - reserved, reserved),)
-            found = bind(PlannerFactory(PairFacts("abc"), clock=lambda: 0.0), caps=caps).planner.used_up_nanousd
+            found = bind(PlannerFactory(PairIdentity("abc"), clock=lambda: 0.0), caps=caps).planner.used_up_nanousd
             assert found == (10**7 if used_up and level == "day" else None), (left, level, reserved)
     assert bind(source(), caps=(CapStatus("day", 10, 10, 0),), price=None).planner.used_up_nanousd == 10
 
@@ -334,6 +334,6 @@ def test_what_is_charged_measured_or_set_by_a_dial_is_weighed_as_before(price):
     pair.learner.add([kept] * 40)
     assert bind(measured, price=price).planner.keep_below is None
     keep_calibration(replace(OURS, local="def"))
-    assert bind(PlannerFactory(PairFacts("def")), price=price).planner.keep_below is None
+    assert bind(PlannerFactory(PairIdentity("def")), price=price).planner.keep_below is None
     for price_of_one in ("0.000001/0/0", "0/0/0/0/0.0001"):
         assert bind(source(), price=Price.parse(price_of_one)).planner.keep_below is None

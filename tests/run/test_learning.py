@@ -12,10 +12,10 @@ import pytest
 from cases import each
 
 from hybrid.cloud import Capabilities
-from hybrid.defer import DraftSignals, PriorScore
+from hybrid.defer import DraftSignals, UninformedScore
 from hybrid.defer.online import OnlineLearner
 from hybrid.pairs.knowledge import ASKS_BY_SURPRISE, ASKS_FOR_CHECKS, UNCALIBRATED, UNWRITTEN, OutcomeListener
-from hybrid.pairs.profile import PairFacts
+from hybrid.pairs.profile import PairIdentity
 from hybrid.policy.plan import PlanCosts
 from hybrid.policy.planning import Planner
 from hybrid.record.answer import Token
@@ -56,10 +56,10 @@ ENDED, CUT = finished(by_itself=True), finished()
 
 
 def outcomes(*events, judge="kl:0.7", **planner):
-    listener = OutcomeListener(Planner(score=PriorScore(judge, chance=0.9), floor=0.05, **planner))
+    listener = OutcomeListener(Planner(score=UninformedScore(judge, chance=0.9), floor=0.05, **planner))
     for event in events:
         listener.observe(event)
-    return listener.outcomes(PriorScore(judge, chance=0.3), "digest")
+    return listener.outcomes(UninformedScore(judge, chance=0.3), "digest")
 
 
 def verdicts(*events, **more):
@@ -182,14 +182,14 @@ def kept(folder):
 
 def test_what_one_answer_shows_the_next_is_decided_by_and_so_is_the_next_clients(a_home):
     async def use():
-        first = PlannerFactory(PairFacts("abc"))
+        first = PlannerFactory(PairIdentity("abc"))
         chances = [chance(await answer(first, planned(), judged(4))) for _ in range(30)]
         await first.aclose()
-        second = PlannerFactory(PairFacts("abc"))
+        second = PlannerFactory(PairIdentity("abc"))
         bound = await second.bind(asked())
         assert bound.pair.learner.num_unseen == 30, "it is known which score told them"
         chances.append(chance(bound))
-        stranger = PlannerFactory(PairFacts("another"))
+        stranger = PlannerFactory(PairIdentity("another"))
         return chances, chance(await stranger.bind(asked()))
 
     chances, of_a_stranger = asyncio.run(use())
@@ -214,7 +214,7 @@ def test_answers_that_end_together_are_learned_from_one_after_another_and_all_of
     monkeypatch.setattr(OnlineLearner, "add", slowly)
 
     async def use():
-        source = PlannerFactory(PairFacts("abc"))
+        source = PlannerFactory(PairIdentity("abc"))
         bound = await asyncio.gather(*(source.bind(asked()) for _ in range(6)))
         assert len({id(one.pair) for one in bound}) == 1, "what is known of a pair is read once"
         for one in bound:
@@ -233,7 +233,7 @@ def test_of_an_unknown_pair_the_share_that_was_measured_is_told_and_no_other(a_h
     """It was told that half of the bill is spent; 0.07, 0.49, 0.56 and 0.67 were. The next client goes on counting."""
 
     async def use(answers, **settings):
-        source = PlannerFactory(PairFacts("abc"))
+        source = PlannerFactory(PairIdentity("abc"))
         told = [(await answer(source, *events, **settings)).notes for events in answers]
         last = (await source.bind(asked(**settings))).notes
         await source.aclose()
@@ -259,7 +259,7 @@ def test_of_an_unknown_pair_the_share_that_was_measured_is_told_and_no_other(a_h
 
 def test_a_planner_that_is_bound_changes_no_more(a_home):
     async def use():
-        source = PlannerFactory(PairFacts("abc"))
+        source = PlannerFactory(PairIdentity("abc"))
         bound = await source.bind(asked())
         before = bound.planner.to_json()
         for _ in range(30):
@@ -273,7 +273,7 @@ def test_a_planner_that_is_bound_changes_no_more(a_home):
 
 def test_with_learning_off_nothing_is_heard_written_or_checked_at_random(a_home):
     async def use():
-        source = PlannerFactory(PairFacts("abc"))
+        source = PlannerFactory(PairIdentity("abc"))
         found = [await answer(source, planned(), judged(4), learn=False) for _ in range(30)]
         await source.aclose()
         return found
@@ -288,7 +288,7 @@ def test_a_disk_that_fails_is_a_note_once_and_no_failure(a_home):
     a_home.write_text("in the way")
 
     async def use():
-        source = PlannerFactory(PairFacts("abc"))
+        source = PlannerFactory(PairIdentity("abc"))
         notes = []
         for _ in range(3):
             notes += (await answer(source, planned(), judged(4))).notes
@@ -301,7 +301,7 @@ def test_a_disk_that_fails_is_a_note_once_and_no_failure(a_home):
 
 def test_an_answer_without_a_draft_teaches_nothing(a_home):
     async def use():
-        source = PlannerFactory(PairFacts("abc"))
+        source = PlannerFactory(PairIdentity("abc"))
         await answer(source, replace(planned(), signals=None))
         await source.aclose()
 
@@ -311,15 +311,15 @@ def test_an_answer_without_a_draft_teaches_nothing(a_home):
 
 def test_a_client_of_what_is_shipped_neither_reads_what_was_learned_nor_keeps_it(a_home):
     async def use():
-        user = PlannerFactory(PairFacts("abc"))
+        user = PlannerFactory(PairIdentity("abc"))
         for _ in range(30):
             await answer(user, planned(), judged(4))
         await user.aclose()
         before = {path: path.read_bytes() for path in kept(a_home)}
-        other = PlannerFactory(PairFacts("abc", shipped_only=True))
+        other = PlannerFactory(PairIdentity("abc", shipped_only=True))
         found = chance(await answer(other, planned(), judged(4)))
         await other.aclose()
-        stranger = PlannerFactory(PairFacts("another"))
+        stranger = PlannerFactory(PairIdentity("another"))
         assert {path: path.read_bytes() for path in kept(a_home)} == before != {}
         return found, chance(await stranger.bind(asked()))
 

@@ -10,7 +10,7 @@ from cases import each
 from toy_score import ToyScore
 
 from hybrid.cloud import Chunk
-from hybrid.defer import PriorScore, QuestionForecast
+from hybrid.defer import QuestionForecast, UninformedScore
 from hybrid.errors import Unreachable
 from hybrid.policy.plan import Worth
 from hybrid.policy.planning import Planner
@@ -103,7 +103,7 @@ def test_a_trace_holds_the_mark_and_replays_to_it(house, run, tmp_path, way):
     policy, stream = way
     path = tmp_path / "trace.jsonl"
     for factor, kind in ((0.001, "paced"), (1.0, None)):
-        planner = replace(pair(9.0, factor, stream)[1], score=PriorScore("kl:0.2"))
+        planner = replace(pair(9.0, factor, stream)[1], score=UninformedScore("kl:0.2"))
         events = events_of(run, house(), planner, policy=policy, trace_rows=True)
         lines = [json.dumps(line) for line in ({"trace": TRACE_VERSION}, *map(to_json, events))]
         path.write_text("\n".join(lines) + "\n")
@@ -127,7 +127,7 @@ def test_what_is_asked_all_the_same_is_said_to_be_less(house, run):
 
 def test_a_used_up_cap_is_told_as_one_with_its_amount_and_when_the_next_begins(house, run, tmp_path):
     """No word of pacing: waiting for later that day would not help. A trace replays to the same sentence."""
-    planner = replace(pair(9.0, 0.001, "whole")[1], used_up_nanousd=1_500_000, score=PriorScore("kl:0.2"))
+    planner = replace(pair(9.0, 0.001, "whole")[1], used_up_nanousd=1_500_000, score=UninformedScore("kl:0.2"))
     events = events_of(run, house(), planner, policy="auto", trace_rows=True)
     answer = answer_of(events)
     assert answer.degraded_kind == "paced"

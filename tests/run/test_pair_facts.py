@@ -9,7 +9,7 @@ import pytest
 from hybrid.cloud import Capabilities
 from hybrid.cloud.probe_result import ProbeCache, ProbeResult
 from hybrid.errors import UsageError
-from hybrid.pairs.profile import PairFacts, token_times
+from hybrid.pairs.profile import PairIdentity, token_times
 from hybrid.settings.names import MODELS
 from hybrid.spend import TokenTimes
 
@@ -40,13 +40,13 @@ def test_what_cannot_be_read_is_none(tmp_path, probes):
 
     for kept in (homeless, lambda: None, lambda: probes):
         assert token_times(CAN, URL, kept) is None
-    assert PairFacts.of(tmp_path / "none.gguf", URL, homeless).local is None
+    assert PairIdentity.of(tmp_path / "none.gguf", URL, homeless).local is None
 
 
 def test_two_models_are_two_and_a_copy_is_the_same(tmp_path):
     copy = tmp_path / "copy.gguf"
     copy.write_bytes((MODELS / "small.gguf").read_bytes())
     small, large, again = (
-        PairFacts.of(path, None, lambda: None).local for path in (MODELS / "small.gguf", MODELS / "large.gguf", copy)
+        PairIdentity.of(path, None, lambda: None).local for path in (MODELS / "small.gguf", MODELS / "large.gguf", copy)
     )
     assert small == again != large

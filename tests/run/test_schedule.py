@@ -13,7 +13,7 @@ from hybrid.run.chain import (
     CLOUD,
     LEAST_COMPARED,
     SPANS,
-    ChainScheduler,
+    ChainStatistics,
     LevelCost,
     PairAcceptance,
 )
@@ -24,7 +24,7 @@ FREE = CloudCosts(check_ms=20.0)
 
 def known(costs, shares, names=NAMES):
     """A scheduler that has seen so many milliseconds a token (a batch is as dear as its tokens) and such shares."""
-    scheduler = ChainScheduler(names)
+    scheduler = ChainStatistics(names)
     for name, ms in zip(names, costs, strict=True):
         scheduler.costs[name] = LevelCost(ms)
     for pair, share in shares.items():
@@ -90,7 +90,7 @@ def test_the_best_of_all_chains_and_spans_is_chosen(seed):
 
 
 def test_before_anything_is_known_the_whole_chain_that_was_named_is_used():
-    assert ChainScheduler(NAMES).choose("auto", 8, FREE, free=True).models == NAMES
+    assert ChainStatistics(NAMES).choose("auto", 8, FREE, free=True).models == NAMES
     timed = known((1.0, 3.0, 9.0), {})
     assert timed.choose("auto", 8, FREE, free=True).models == NAMES, "a model left out is compared with nobody"
 

@@ -14,7 +14,7 @@ from cases import each_of
 from scripted_house import SMALL, Clock
 
 from hybrid.errors import Unreachable, UsageError
-from hybrid.pairs.profile import PairFacts
+from hybrid.pairs.profile import PairIdentity
 from hybrid.policy import PRESETS, PolicyOptions
 from hybrid.record.spending import CheckCostNote
 from hybrid.record.state import Spending, Spent
@@ -256,7 +256,7 @@ def timed(house, monkeypatch):
             return charged
 
         times = None if written_ms is None else TokenTimes(written_ms, 1.0, None, 30.0)
-        planners = PlannerFactory(PairFacts("abc", times=lambda _: times))
+        planners = PlannerFactory(PairIdentity("abc", times=lambda _: times))
         cloud = {"fault": fault, "tells": tells, "tells_always": True}
         h = house(small=small, planners=planners, queue={"overlap": False}, **cloud)
         return h

@@ -15,7 +15,7 @@ from hybrid.serve import requests
 from hybrid.serve.errors import ApiError
 from hybrid.serve.requests import MOST_CHOICES, MOST_STOPS, RELAYED, num_values, object_of, read_chat, read_completion
 from hybrid.settings.config import Settings, names_for
-from hybrid.settings.setting_info import SettingPlace
+from hybrid.settings.setting_info import SettingScope
 from hybrid.types import Message
 
 TURN = {"role": "user", "content": "x"}
@@ -72,7 +72,7 @@ def refusal(read, **fields):
 )
 def test_what_is_honoured_becomes_a_choice_of_the_answer(fields, choices):
     assert chat(**fields).choices == choices
-    assert choices.keys() <= names_for(SettingPlace.ANSWER) <= Settings.model_fields.keys()
+    assert choices.keys() <= names_for(SettingScope.ANSWER) <= Settings.model_fields.keys()
 
 
 @each(

@@ -15,7 +15,7 @@ from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server_stub.app import Accounts
+from server_stub.app import ChargeLog
 from server_stub.ask import Row
 from server_stub.completion import Charge
 from server_stub.faults import NAMES, ONLY_STREAMS, Faults, share
@@ -324,7 +324,7 @@ def test_a_spoilt_row_still_knows_its_token():
 
 def test_an_id_that_is_used_again_owes_the_sum():
     """A client that retries under one id has been charged for every attempt."""
-    accounts = Accounts()
+    accounts = ChargeLog()
     for times, charge in ((1, Charge(5, 2, 3)), (10, Charge(1, 0, 1))):
         vars(accounts.open("mine", times)).update(vars(charge))
     assert accounts.told() == [

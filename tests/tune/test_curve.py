@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from cases import each, each_of
 
-from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
+from hybrid.defer import Calibration, CalibrationQuestion, UninformedScore
 from hybrid.spend import AskPrices, Price
 from hybrid.tune.forecasts import bill_curve
 
@@ -25,7 +25,7 @@ def question(chance):
 
 def calibration(loss="verdict"):
     told = tuple(question(float(chance)) for chance in RNG.random(40))
-    return Calibration("l", "c", "kl:0.5", loss, 2.2, PriorScore("kl:0.5"), told)
+    return Calibration("l", "c", "kl:0.5", loss, 2.2, UninformedScore("kl:0.5"), told)
 
 
 @each("prices", PRICES)

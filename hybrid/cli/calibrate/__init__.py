@@ -13,7 +13,7 @@ import typer
 
 from hybrid.cli.command import EXIT_PARTLY, check_writable, exit_codes, print_report, progress, takes_flags
 from hybrid.errors import CloudError, EngineError, UsageError, escape_controls
-from hybrid.settings.setting_info import SettingPlace
+from hybrid.settings.setting_info import SettingScope
 
 if TYPE_CHECKING:
     from hybrid.cli.calibrate.labels import PairLabels
@@ -58,7 +58,7 @@ calibrated, but by fewer questions than were asked for, 130 interrupted (143 ter
 """
 
 
-@takes_flags(SettingPlace.CALIBRATE)
+@takes_flags(SettingScope.CALIBRATE)
 def calibrate(
     *,
     questions: Annotated[

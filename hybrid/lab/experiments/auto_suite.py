@@ -36,7 +36,7 @@ from hybrid.prob import Floats
 # Scores that know little, for the planner that ``auto`` has: what a better score adds is the difference to these.
 #
 # Each is a logistic regression of the verdict on a few signals, fitted on the same labels. The chance of a draft is
-# spread evenly over it, as ``PriorScore`` does: these signals tell no place.
+# spread evenly over it, as ``UninformedScore`` does: these signals tell no place.
 
 ControlSignal: TypeAlias = Literal["entropy", "words", "length"]
 CONTROLS: tuple[ControlSignal, ...] = ("entropy", "words", "length")

@@ -130,7 +130,7 @@ class _Branch:
 
 
 @dataclass
-class DecisionTree(Generic[T]):
+class DecisionMemo(Generic[T]):
     """The answers of one question. ``write`` answers it by a planner: by the client, or by what stands for one."""
 
     write: Callable[[RecordingPlanner], Awaitable[T]]
@@ -317,7 +317,7 @@ class _Trial:
     def __post_init__(self) -> None:
         """Begin with no answer."""
         self._arm = ""
-        self.answers = DecisionTree[WorldAnswer](self._by_planner)
+        self.answers = DecisionMemo[WorldAnswer](self._by_planner)
 
     async def written(self, arm: Arm) -> WorldAnswer:
         """Answer as an arm does; a sample is checked against the client over a server."""

@@ -40,8 +40,8 @@ from hybrid.cloud.bounds import Timeouts
 from hybrid.cloud.wire import Wire
 from hybrid.errors import UsageError
 from hybrid.lab.experiments.grid import GradedQuestion
-from hybrid.lab.experiments.peers import TriedDials
-from hybrid.lab.experiments.questions import Ground
+from hybrid.lab.experiments.peers import DialResults
+from hybrid.lab.experiments.questions import ProblemSet
 from hybrid.store.files import LineFile, make_folder
 
 # What a request is, by the server that it reached.
@@ -90,7 +90,7 @@ class ForeignRecord:
     seconds: float
 
 
-def foreign_answers(records: Sequence[ForeignRecord], written: float) -> TriedDials:
+def foreign_answers(records: Sequence[ForeignRecord], written: float) -> DialResults:
     """Return records as columns; a written token costs ``written`` prompt tokens, and nothing is cached.
 
     >>> asked = ForeignRecord("a", "?", True, True, False, (("judge", 100, 5), ("write", 20, 10)), 0.1)
@@ -99,11 +99,11 @@ def foreign_answers(records: Sequence[ForeignRecord], written: float) -> TriedDi
     """
     paid = [sum(read + written * wrote for _, read, wrote in each.requests) for each in records]
     rows = [(each.right, cost, len(each.requests), each.sent) for each, cost in zip(records, paid, strict=True)]
-    return TriedDials(*np.array(rows, dtype=np.float64).reshape(-1, 4).T)
+    return DialResults(*np.array(rows, dtype=np.float64).reshape(-1, 4).T)
 
 
 def run_peer(
-    name: str, ground: Ground, folder: Path, num: int | None, report_progress: Callable[[str], None]
+    name: str, ground: ProblemSet, folder: Path, num: int | None, report_progress: Callable[[str], None]
 ) -> list[ForeignRecord]:
     """Let a peer answer the first ``num`` questions (None: all) and return a record of each, in their order.
 
@@ -158,7 +158,7 @@ def _read(file: LineFile) -> dict[str, ForeignRecord]:
 
 
 async def _answer_all(
-    peer: ForeignPeer, package: Any, ground: Ground, left: Sequence[GradedQuestion], keep: Callable[..., None]
+    peer: ForeignPeer, package: Any, ground: ProblemSet, left: Sequence[GradedQuestion], keep: Callable[..., None]
 ) -> None:
     """Start the servers and the peer, ask, and count what each question adds to the large model's charges."""
     async with AsyncExitStack() as stack:

@@ -26,7 +26,7 @@ from hybrid.defer import (
     DraftSignals,
     LabelledQuestion,
     OnlineLearner,
-    PriorScore,
+    UninformedScore,
     floor_coin,
 )
 from hybrid.defer.features import draft_numbers, question_numbers
@@ -59,7 +59,7 @@ STREAM = 600
 WHOLE_CHECK = "once:0.7"
 
 
-class TriedDials(NamedTuple):
+class DialResults(NamedTuple):
     """What an arm did on N questions: each array has the shape (N,), or (D, N) for its D dials."""
 
     right: Floats
@@ -68,9 +68,9 @@ class TriedDials(NamedTuple):
     sent: Floats
 
 
-def stacked(rows: Iterable[Sequence[Any]]) -> TriedDials:
+def stacked(rows: Iterable[Sequence[Any]]) -> DialResults:
     """Stack dials."""
-    return TriedDials(*(np.array(each) for each in zip(*rows, strict=True)))
+    return DialResults(*(np.array(each) for each in zip(*rows, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,15 +108,15 @@ class PricedQuestions:
         return np.array([float(self.ask.write(own.prompt_tokens, max(1, len(own)), 0)) for own in self.signals])
 
     @cached_property
-    def checks(self) -> TriedDials:
+    def checks(self) -> DialResults:
         """What a check of each whole draft came to, with the cloud's rest."""
         return self.arm(WHOLE_CHECK)
 
-    def arm(self, name: str) -> TriedDials:
+    def arm(self, name: str) -> DialResults:
         """Return what a preset did."""
         answers = [each["arms"][name] for each in self.records]
         num = np.array([len(each["requests"]) for each in answers], dtype=np.float64)
-        return TriedDials(column(answers, "right"), bills(answers, SETTING, self.prices), num, np.sign(num))
+        return DialResults(column(answers, "right"), bills(answers, SETTING, self.prices), num, np.sign(num))
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,17 +125,17 @@ class PeerArm:
 
     name: str
     dials: tuple[float, ...]
-    tried: Callable[[PricedQuestions], TriedDials]
+    tried: Callable[[PricedQuestions], DialResults]
     simple: bool = False
 
 
 QuestionOrder = Callable[[PricedQuestions], Floats]
 
 
-def sent_whole(questions: PricedQuestions, sent: Floats) -> TriedDials:
+def sent_whole(questions: PricedQuestions, sent: Floats) -> DialResults:
     """Return what comes of sending whole questions, those where ``sent`` is 1."""
     of = questions.frame
-    return TriedDials(np.where(sent > 0.0, of.cloud, of.local), sent * of.alone, sent, sent)
+    return DialResults(np.where(sent > 0.0, of.cloud, of.local), sent * of.alone, sent, sent)
 
 
 def order_arm(name: str, score: QuestionOrder, dialled: PricedQuestions, *, simple: bool = True) -> PeerArm:
@@ -145,7 +145,7 @@ def order_arm(name: str, score: QuestionOrder, dialled: PricedQuestions, *, simp
     spent = np.cumsum(alone[order]) / alone.sum()
     cutoffs = tuple(float(found[order][min(int(np.searchsorted(spent, share)), len(order) - 1)]) for share in SHARES)
 
-    def tried(questions: PricedQuestions) -> TriedDials:
+    def tried(questions: PricedQuestions) -> DialResults:
         scores = score(questions)
         return stacked(sent_whole(questions, (scores >= cutoff).astype(np.float64)) for cutoff in cutoffs)
 
@@ -167,7 +167,7 @@ def planner_arm(name: str, calibration: Calibration, *, whole: bool = False, con
     nats = calibration.loss == "nats"
     mean_excess = max(1e-9, float(np.mean([e.excess for e in calibration.questions]))) if nats else None
 
-    def tried(questions: PricedQuestions) -> TriedDials:
+    def tried(questions: PricedQuestions) -> DialResults:
         usual = float(np.mean([questions.ask.write(e.prompt_tokens, e.cloud_tokens, 0) for e in calibration.questions]))
         base = Planner(score=score, prices=questions.ask, mean_excess=mean_excess, labels=False)
         base = base.of_whole_answers() if whole else base
@@ -181,7 +181,7 @@ def planner_arm(name: str, calibration: Calibration, *, whole: bool = False, con
     return PeerArm(name, WORTHS, tried)
 
 
-def came_of(questions: PricedQuestions, plans: Sequence[DraftPlan]) -> TriedDials:
+def came_of(questions: PricedQuestions, plans: Sequence[DraftPlan]) -> DialResults:
     """Return what comes of plans; a check of the whole draft is recorded."""
     checks, of, rows = questions.checks, questions.frame, []
     for number, (labelled, plan) in enumerate(zip(questions.labelled, plans, strict=True)):
@@ -211,7 +211,7 @@ def unknown_pair_arm(name: str, judge: str) -> PeerArm:
         for start in range(0, len(known), STREAM):
             yield from decide_stream(known[start:][:STREAM], worth, questions.ask, judge)[0]
 
-    def tried(questions: PricedQuestions) -> TriedDials:
+    def tried(questions: PricedQuestions) -> DialResults:
         decided = ([_whole(plan, own) for plan, own in zip(plans(questions, worth), questions.signals, strict=True)]
                    for worth in UNKNOWN_WORTHS)  # fmt: skip
         return stacked(came_of(questions, each) for each in decided)
@@ -231,7 +231,7 @@ def decide_stream(
     ``questions``: each with the verdict along the cloud's own text. ``worth``: of an answer, in its own price. A label
     costs nothing but the request that it came with.
     """
-    base = CachedScore(PriorScore(judge))
+    base = CachedScore(UninformedScore(judge))
     learner, plans = OnlineLearner(base, ()), list[DraftPlan]()
     for question, written_turned_down in questions:
         signals = question.draft.signals

@@ -15,7 +15,7 @@ from hybrid.errors import UsageError
 from hybrid.lab.experiments.foreign_peers import ForeignRecord, foreign_answers
 from hybrid.lab.experiments.frame import Ways, agreement, rounded, told, told_bills
 from hybrid.lab.experiments.grid import Record
-from hybrid.lab.experiments.peers import TARIFFS, PeerArm, PricedQuestions, TriedDials, peer_arms, stacked
+from hybrid.lab.experiments.peers import TARIFFS, DialResults, PeerArm, PricedQuestions, peer_arms, stacked
 from hybrid.lab.experiments.questions import NUM_LABELS, THRESHOLD
 from hybrid.lab.experiments.trials import labelled_question
 from hybrid.prob import Floats
@@ -67,7 +67,7 @@ class PeersTable:
     questions: PricedQuestions
 
     @cached_property
-    def tried(self) -> Mapping[str, TriedDials]:
+    def tried(self) -> Mapping[str, DialResults]:
         """What each arm did, by its name."""
         return {arm.name: arm.tried(self.questions) for arm in self.arms}
 
@@ -180,7 +180,7 @@ FitCalibration = Callable[[Sequence[LabelledQuestion]], Calibration]
 
 
 @dataclass(frozen=True)
-class GroundRecords:
+class CalibrationRecords:
     """The records of a ground's calibration half; how a score is fitted to some of them; what comes with the pair.
 
     ``num_labels``: scores are fitted to so many of the first; dials are set on those after them.

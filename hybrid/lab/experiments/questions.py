@@ -103,7 +103,7 @@ RESULT = "answer is "
 
 
 @dataclass(frozen=True)
-class ProblemRecord:
+class ProblemRow:
     """A problem of a file. ``closings``: what may stand before the answer; none: what does by default."""
 
     split: Half
@@ -116,10 +116,10 @@ class ProblemRecord:
     def grade(self, text: str) -> bool:
         """Tell whether an answer is right.
 
-        >>> problem = ProblemRecord("test", "sum", "What is 1 + 2?", "3.")
+        >>> problem = ProblemRow("test", "sum", "What is 1 + 2?", "3.")
         >>> [problem.grade(text) for text in ("3.", "1 + 2 = 3. The answer is 3.", "The answer is 3. Or 4.")]
         [True, True, False]
-        >>> ProblemRecord("test", "sum", "What is 1 + 2?", "3", closings=("Result:",)).grade("1 + 2 = 3. Result: 3.")
+        >>> ProblemRow("test", "sum", "What is 1 + 2?", "3", closings=("Result:",)).grade("1 + 2 = 3. Result: 3.")
         True
         """
         if self.closings:
@@ -127,7 +127,7 @@ class ProblemRecord:
         return text.rsplit(RESULT, 1)[-1].strip() == self.answer
 
 
-def read_problems(path: Path, split: Half, num: int | None = None) -> tuple[ProblemRecord, ...]:
+def read_problems(path: Path, split: Half, num: int | None = None) -> tuple[ProblemRow, ...]:
     """Read the problems of a split, ``num`` of each kind at most, the kinds taking turns; each question once.
 
     Raises UsageError where the file cannot be read, a line is no problem, or there is none of the split.
@@ -147,7 +147,7 @@ def read_problems(path: Path, split: Half, num: int | None = None) -> tuple[Prob
     return found
 
 
-def _problem(path: Path, number: int, line: str) -> ProblemRecord:
+def _problem(path: Path, number: int, line: str) -> ProblemRow:
     try:
         told: Any = json.loads(line)
         split, kind, question, answer = (told[name] for name in ("split", "kind", "question", "answer"))
@@ -158,7 +158,7 @@ def _problem(path: Path, number: int, line: str) -> ProblemRecord:
     if not known or not all(isinstance(each, str) for each in (kind, question, answer, *closings)):
         msg = f"{path}, line {number}: no problem with the texts split (calibration or test), kind, question and answer"
         raise UsageError(msg)
-    return ProblemRecord(split, kind, question, answer.strip(), closings=tuple(closings))
+    return ProblemRow(split, kind, question, answer.strip(), closings=tuple(closings))
 
 
 # The ground of ``hybrid bench peers``: a pair with problems of two halves. The calibration half has two parts, the
@@ -186,7 +186,7 @@ NUM_DIALS, NUM_TEST, TEST_SEED = 60, 100, 61
 
 
 @dataclass(frozen=True)
-class Ground:
+class ProblemSet:
     """A pair of models with problems: ``name``, its two files, the problems of one half in the order they are asked.
 
     ``num_labels``: of the calibration half so many are labels, the others set dials.
@@ -204,21 +204,21 @@ class Ground:
         return teaching_grid(self.name, self.questions, THRESHOLD, RUN_ARMS, NUM_DRAWN)
 
 
-def ladder_ground(folder: Path, half: Half, num: int | None = None) -> Ground:
+def ladder_ground(folder: Path, half: Half, num: int | None = None) -> ProblemSet:
     """Read a ladder: ``small.gguf``, ``large.gguf`` and ``problems.jsonl`` of a folder. Raises UsageError."""
     questions = read_problems(folder / "problems.jsonl", half, num)
-    return Ground(folder.name, folder / "small.gguf", folder / "large.gguf", questions)
+    return ProblemSet(folder.name, folder / "small.gguf", folder / "large.gguf", questions)
 
 
-def bundled_ground(local: Path, cloud: Path, half: Half, num: int | None = None) -> Ground:
+def bundled_ground(local: Path, cloud: Path, half: Half, num: int | None = None) -> ProblemSet:
     """Return the bundled pair's own problems: those that its score was fitted to come first in the calibration half."""
     if half == "test":
-        return Ground("bundled", local, cloud, as_questions(draw_problems("test", num or NUM_TEST, TEST_SEED)))
+        return ProblemSet("bundled", local, cloud, as_questions(draw_problems("test", num or NUM_TEST, TEST_SEED)))
     labels = as_questions(fitted_problems())[:NUM_LABELS]
     dialled = as_questions(draw_problems("calibration", num or NUM_DIALS, 0))
-    return Ground("bundled", local, cloud, (*labels, *dialled))
+    return ProblemSet("bundled", local, cloud, (*labels, *dialled))
 
 
-def real_ground(local: Path, cloud: Path, half: Half) -> Ground:
+def real_ground(local: Path, cloud: Path, half: Half) -> ProblemSet:
     """Return the graded questions to an assistant, over a pair of real models: some 140 in the calibration half."""
-    return Ground("real", local, cloud, tuple(draw_questions(half, 1000, 0, graded=True)), NUM_REAL_LABELS)
+    return ProblemSet("real", local, cloud, tuple(draw_questions(half, 1000, 0, graded=True)), NUM_REAL_LABELS)

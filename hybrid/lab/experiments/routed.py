@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.defer import DEFAULT_JUDGE, Calibration, DraftSignals, PriorScore, QuestionCosts
+from hybrid.defer import DEFAULT_JUDGE, Calibration, DraftSignals, QuestionCosts, UninformedScore
 from hybrid.defer.online import OnlineLearner
 from hybrid.defer.outcome import DraftOutcome
 from hybrid.lab.arms import estimate_to_json
@@ -35,7 +35,7 @@ from hybrid.lab.experiments.text import (
     LOSSES,
     SAMPLED_TOP_K,
     SHARES,
-    AnsweredTexts,
+    AnswerLosses,
     answered,
     bill_at,
     routing_rows,
@@ -133,7 +133,7 @@ class RoutedTable:
         return ask_prices(self.setting, PRICES[0])
 
     @cached_property
-    def texts(self) -> Mapping[str, AnsweredTexts]:
+    def texts(self) -> Mapping[str, AnswerLosses]:
         """What each recorded arm did, by its name."""
         return {arm: answered(self.records, arm) for arm in self.records[0]["arms"]}
 
@@ -173,13 +173,13 @@ class RoutedTable:
             decided.append(action_of(bound.plan(signals, final=True), record["spans"]))
         return decided
 
-    def routed(self, actions: Sequence[str]) -> AnsweredTexts:
+    def routed(self, actions: Sequence[str]) -> AnswerLosses:
         """Return what is lost and paid where each question is dealt with so."""
         arms, rows, key = list(self.texts), np.arange(len(actions)), (PRICES[0], self.setting)
         which = np.array([arms.index(_ARMS[action]) for action in actions], dtype=np.int64)
         texts, losses = list(self.texts.values()), self.texts[CLOUD.name].losses
         chosen = {name: np.array([each.losses[name] for each in texts])[which, rows] for name in losses}
-        return AnsweredTexts(chosen, {key: np.array([each.bills[key] for each in texts])[which, rows]})
+        return AnswerLosses(chosen, {key: np.array([each.bills[key] for each in texts])[which, rows]})
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for every dial, and one for a client that knows nothing of the pair."""
@@ -191,7 +191,7 @@ class RoutedTable:
 
         Nobody tells it a verdict here: what it learns is how sure its drafts are, and what they would cost.
         """
-        learner = OnlineLearner(PriorScore(DEFAULT_JUDGE))
+        learner = OnlineLearner(UninformedScore(DEFAULT_JUDGE))
         decided = []
         for record, signals in zip(self.records, self._signals, strict=True):
             planner = Planner(
@@ -273,7 +273,7 @@ class RoutedTable:
     def _asking(self, prompt_tokens: int, tokens: int) -> float:
         """Return the price of the cheapest way to have the cloud see to a text of so many tokens."""
         probe = Planner(
-            score=PriorScore(self.calibration.judge),
+            score=UninformedScore(self.calibration.judge),
             prices=self.ask,
             worth=Worth(amount=0.0),  # what checks leave of the loss is no price
             prompt_tokens=prompt_tokens,

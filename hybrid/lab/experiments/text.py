@@ -103,7 +103,7 @@ LOSSES: tuple[LossName, ...] = ("excess", "nll")
 
 
 @dataclass(frozen=True, eq=False)
-class AnsweredTexts:
+class AnswerLosses:
     """What one way of answering did on the questions of a section, in their order.
 
     ``losses``: per question, by the loss and how it is counted. ``bills``: per question, by price and setting.
@@ -113,7 +113,7 @@ class AnsweredTexts:
     bills: Mapping[tuple[TokenPrices, CacheAssumption], Floats]
 
 
-def answered(records: Sequence[Record], arm: str) -> AnsweredTexts:
+def answered(records: Sequence[Record], arm: str) -> AnswerLosses:
     """Take an arm's losses and bills from the records of a grid."""
     answers = [record["arms"][arm] for record in records]
     tokens = np.maximum(1.0, column(answers, "tokens"))
@@ -122,7 +122,7 @@ def answered(records: Sequence[Record], arm: str) -> AnsweredTexts:
         summed = column(answers, name)
         losses[name, "per_answer"], losses[name, "per_token"] = summed, summed / tokens
     keys = [(prices, setting) for prices in PRICES for setting in SETTINGS]
-    return AnsweredTexts(losses, {key: bills(answers, key[1], key[0]) for key in keys})
+    return AnswerLosses(losses, {key: bills(answers, key[1], key[0]) for key in keys})
 
 
 def rule_rows(records: Sequence[Record], arms: Sequence[str]) -> list[dict[str, Any]]:
@@ -133,7 +133,7 @@ def rule_rows(records: Sequence[Record], arms: Sequence[str]) -> list[dict[str, 
     ]
 
 
-def shares_and_bills(local: AnsweredTexts, hybrid: AnsweredTexts, cloud: AnsweredTexts) -> dict[str, Any]:
+def shares_and_bills(local: AnswerLosses, hybrid: AnswerLosses, cloud: AnswerLosses) -> dict[str, Any]:
     """Return recovered shares, bills as multiples of the cloud's, and the advantage over random routing."""
     pairs, draws = hybrid.losses.items(), resampled(len(local.losses["excess", "per_token"]))
     shares = {key: loss_shares(draws, local.losses[key], each, cloud.losses[key]) for key, each in pairs}
@@ -197,7 +197,7 @@ def routing_rows(records: Sequence[Record]) -> list[dict[str, Any]]:
     return rows
 
 
-def orders(records: Sequence[Record], local: AnsweredTexts, cloud: AnsweredTexts) -> dict[str, Floats]:
+def orders(records: Sequence[Record], local: AnswerLosses, cloud: AnswerLosses) -> dict[str, Floats]:
     """Return the scores by which questions are sent, the highest first, by name; shape (N,) each."""
     drafts = [record["arms"]["local"] for record in records]
     tokens = np.array([max(1, len(draft["ids"])) for draft in drafts], dtype=np.float64)
@@ -232,10 +232,10 @@ def at_bill(order: Floats, bills: Floats, share: float) -> Floats:
     return sent
 
 
-def mixed(local: AnsweredTexts, cloud: AnsweredTexts, sent: Floats) -> AnsweredTexts:
+def mixed(local: AnswerLosses, cloud: AnswerLosses, sent: Floats) -> AnswerLosses:
     """Return what is lost and paid on average where each question is sent so often."""
     losses = {key: sent * cloud.losses[key] + (1.0 - sent) * local.losses[key] for key in local.losses}
-    return AnsweredTexts(losses, {key: sent * paid for key, paid in cloud.bills.items()})
+    return AnswerLosses(losses, {key: sent * paid for key, paid in cloud.bills.items()})
 
 
 def right_answers(records: Sequence[Record]) -> dict[str, Any]:
@@ -259,7 +259,7 @@ def right_answers(records: Sequence[Record]) -> dict[str, Any]:
     return found
 
 
-def _curve(local: AnsweredTexts, cloud: AnsweredTexts, points: Sequence[Floats], loss: LossName) -> list[list[float]]:
+def _curve(local: AnswerLosses, cloud: AnswerLosses, points: Sequence[Floats], loss: LossName) -> list[list[float]]:
     """Return (bill, recovered share) at each point; nothing where there is no gap."""
     key = (loss, "per_token")
     gap = local.losses[key] - cloud.losses[key]

@@ -76,7 +76,7 @@ def world_partition(engine: Engine) -> Partition:
     return Partition.of_groups(engine.num_tokens, world_groups(engine))
 
 
-class PairCounts(NamedTuple):
+class MergedPairCounts(NamedTuple):
     """Pairs of words that a partition holds for one, those that are, and those of which both are true."""
 
     found: int
@@ -89,7 +89,7 @@ class PairCounts(NamedTuple):
         return {"found": self.found, "true": self.true, **dict(zip(("precision", "recall"), shares, strict=True))}
 
 
-def count_pairs(found: Partition, true: Partition, words: Mapping[int, str]) -> PairCounts:
+def count_pairs(found: Partition, true: Partition, words: Mapping[int, str]) -> MergedPairCounts:
     """Compare two partitions over the pairs of different words; a pair counts once, however many tokens spell it."""
     tokens = sorted(words)
     first, second = np.triu_indices(len(tokens), 1)
@@ -100,7 +100,7 @@ def count_pairs(found: Partition, true: Partition, words: Mapping[int, str]) -> 
         {tuple(pair) for pair in named[:, other & (labels[ids[first]] == labels[ids[second]])].T.tolist()}
         for labels in (found.labels, true.labels)
     ]
-    return PairCounts(len(pairs[0]), len(pairs[1]), len(pairs[0] & pairs[1]))
+    return MergedPairCounts(len(pairs[0]), len(pairs[1]), len(pairs[0] & pairs[1]))
 
 
 # ---- answers -------------------------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from hybrid.policy.requests import PendingToken, Span
 from hybrid.policy.target_sampler import TargetSampler, check_drawable
 from hybrid.prob import (
     Dense,
-    ExpertRow,
     Interval,
+    MixtureRow,
     TopK,
     jensen_shannon,
     jensen_shannon_with_noise,
@@ -208,7 +208,7 @@ class DivergenceThreshold(Judge):
 
     def _nearer(self, row: TopK, local: Dense) -> int | None:
         """Return which of the models that read along is the nearest, where it is within the threshold."""
-        if not isinstance(local, ExpertRow) or local.chosen is None:
+        if not isinstance(local, MixtureRow) or local.chosen is None:
             return None
         others = ((i, part) for i, part in enumerate(local.parts) if part is not None and i != local.chosen)
         found = min(((self._deciding(MEASURES[self.measure](row, part)), i) for i, part in others), default=None)
