@@ -41,7 +41,7 @@ SU (the same behind 500 tokens that all share and the cache holds), new (only ne
 The table is made of the first seed; the others stand beside it. What is tuned is tried with --split calibration, on
 problems that no score was fitted on. One answer in twenty is written again by the client over the bundled server.
 
-With --real open text of the real pairs (`hybrid models --real`) is put before the planner: what it recovers of the loss
+With --real open text of the real pairs (`hybrid models real`) is put before the planner: what it recovers of the loss
 between the models, at dials that were read off other questions, and what it costs.
 
 With --critic `auto` and `route` decide with what another model of the ladder says of each draft, beside both without.

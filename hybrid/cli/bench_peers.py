@@ -153,7 +153,7 @@ def peers(
         Path | None, typer.Option(help="Another pair with its problems.", metavar="DIR", show_default=False)
     ] = None,
     real: Annotated[
-        bool, typer.Option("--real", help="The graded questions of a real pair (hybrid models --real); a few minutes.")
+        bool, typer.Option("--real", help="The graded questions of a real pair (hybrid models real); a few minutes.")
     ] = False,
     num: Annotated[
         int | None,

@@ -1,4 +1,6 @@
-"""What a chat request may be charged at the most, told from its body alone: no tokenizer here reads what is relayed.
+"""The most that a chat request may be charged, from its body alone, and below it the fewest tokens of a reply.
+
+No tokenizer here reads what is relayed.
 
 The law (``tests/cloud/test_relay_bounds.py``): whatever template a server puts a bounded body into, with whatever
 byte-level vocabulary, it is charged no more prompt tokens than this, or the body is refused by the name of the field

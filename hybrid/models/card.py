@@ -1,4 +1,4 @@
-"""The model card: what each file says of itself, what was measured, and the file's fingerprint.
+"""The model card: what each file says of itself, what was measured and how, and the file's fingerprint.
 
 ``card.json`` beside the models is the card; ``CARD.md`` is the same as a page. Both are written by
 ``examples/train_reference_models/card.py``. The law, tested in ``tests/models/test_card.py``: a file passes only if it

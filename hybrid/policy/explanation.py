@@ -114,7 +114,7 @@ def _weights(chances: Floats, mean: float) -> Floats:
 def _outcome(question: CalibrationQuestion, planner: Planner) -> PlannedOutcome:
     score = ConstantScore(planner.score.judge, question)
     own = replace(planner, score=score, words=(), prompt_tokens=question.prompt_tokens, floor=0.0)
-    num, none = question.draft_tokens, np.zeros(question.draft_tokens)  # of the draft the told score reads its length
+    num, none = question.draft_tokens, np.zeros(question.draft_tokens)  # of the draft this score reads its length
     signals = DraftSignals((), question.prompt_tokens, 0, none.astype(np.int64), none, none, none, none, ended=True)
     plan = own.plan(signals, final=True)
     alone = float(own.prices.write(question.prompt_tokens, max(1, question.cloud_tokens), 0))

@@ -1,4 +1,4 @@
-"""Gates: keep, check or write? Decided from local signals only, token by token, while a span is drafted.
+"""Gates: keep, check or write? Decided from local signals only, token by token, while a span is drafted. And coins.
 
 The law: a gate may end a draft before a token is drawn (``before``) or after one was drawn and kept (``after``); it
 never drops a drawn token, for that would bias every exact judge. ``when_full`` is its decision about a span that

@@ -85,7 +85,7 @@ def _table(shown: report.Table) -> list[RenderableType]:
     table = rich_table.Table(header_style="bold", box=SIMPLE, pad_edge=False)
     for number, column in enumerate(shown.columns):
         words = column in shown.words
-        table.add_column(Text(column), justify="left" if words or not number else "right", no_wrap=not words)
+        table.add_column(_text(column), justify="left" if words or not number else "right", no_wrap=not words)
     for row in shown.rows:
         table.add_row(*map(_text, row))
     if not shown.words:  # a figure is never shortened: a narrow terminal breaks the lines instead

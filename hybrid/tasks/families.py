@@ -1,4 +1,7 @@
-"""All families, in the order in which they are shown. A new one is a file of its own and a name here."""
+"""All families, in the order in which they are shown, and the training stream of each model.
+
+A new family is a file of its own and a name here.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The laws, tested in ``tests/tasks/test_families.py``: a problem's split depends on its ``canonical`` text alone, which
 near-twins share, so that a trained problem or its twin is never a test problem, whatever the seed; a drawn set holds
-every level in its published share. This file knows neither the families' questions nor the models' shares (``mix.py``).
+every level in its published share. This file knows no family's questions and no model's shares (``families.py``).
 """
 
 from __future__ import annotations

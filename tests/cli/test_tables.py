@@ -94,6 +94,12 @@ def test_a_table_is_shown_as_it_is_and_no_figure_is_cut_off_on_a_narrow_terminal
     assert "1234567890" * 5 in text.replace("\n", "")
 
 
+def test_a_columns_name_is_text_too():
+    shown = drawn(terminal.layout([Table("", ("name", "by\x1b[2J"), [("a", "1")])], colours=False))
+    assert "by\\x1b[2J" in shown
+    assert "\x1b" not in shown
+
+
 def test_a_column_of_words_wraps_so_that_the_figures_beside_it_stand_on_one_line():
     table = Table("", ("", "num", "said"), [("a name", "1234567", "some words that are long")], words=("said",))
     lines = drawn(terminal.layout([table], colours=False), width=30).splitlines()

@@ -84,12 +84,12 @@ def test_greedy_exact_writes_what_the_server_writes_by_itself(kind, served, real
 def test_a_greedy_chain_of_real_models_writes_what_the_server_writes_by_itself(served, real_model):
     """The reference with layers left out drafts for its requantisation, which drafts for it.
 
-    On 3 questions; 50 take twenty minutes beside other tests, and were the reference's own when they were asked.
+    On 5 questions; 50 take twenty minutes beside other tests, and were the reference's own when they were asked.
     """
     choices = {"drafters": (real_model("real:d4"),), "chain": "auto"}
-    found = compare("stub", served("stub"), real_model("real:q3"), mixed(3), MAX_TOKENS, **choices)
+    found = compare("stub", served("stub"), real_model("real:q3"), mixed(5), MAX_TOKENS, **choices)
     print(f"{found}; {dict(found.written_by)}")
-    assert found.num == 3
+    assert found.num == 5
     assert len(found.written_by) == 3
     assert not found.wrong
     assert len(found.near_ties) <= max(1, found.num // 4)

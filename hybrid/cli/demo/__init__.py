@@ -119,7 +119,7 @@ def _calibrate(tasks: int | None, seed: int, *, keeps_cache: bool) -> tuple[Docu
     from hybrid.lab.arms import Plan  # noqa: PLC0415
 
     plan = Plan(room.NUM_SWEPT if tasks is None else tasks, "calibration", seed, keeps_cache)
-    comparison = _compare(room.ARMS, plan)
+    comparison = _compare(room.SWEPT_ARMS, plan)
     return report.calibration(comparison), room.sweep_to_json(comparison)
 
 
