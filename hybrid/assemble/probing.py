@@ -16,15 +16,7 @@ from hybrid.assemble.reaching import PROBE, bundled_server, findings_cache, serv
 from hybrid.cloud import Capabilities
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.probe import Probe, paid_from
-from hybrid.cloud.probe_result import (
-    CHATS,
-    FlagAdvice,
-    LocalChat,
-    LocalRendering,
-    ProbeResult,
-    apply_result,
-    flag_advice,
-)
+from hybrid.cloud.probe_result import CHATS, FlagAdvice, LocalChat, LocalSide, ProbeResult, apply_result, flag_advice
 from hybrid.engine import Cursor
 from hybrid.engine.identity import MEASURED, LocalNoise, NoiseCache, measure
 from hybrid.engine.llama import Weights
@@ -43,7 +35,7 @@ from hybrid.types import Ids, Message
 # question that does not fit into the model has no row.
 
 
-def local_habits(weights: Weights, threads: int | None, noise: LocalNoise) -> LocalRendering:
+def local_habits(weights: Weights, threads: int | None, noise: LocalNoise) -> LocalSide:
     """Read the first row of an answer to each question, in a context that is as long as it must be."""
     *questions, rendered_only = CHATS
     asked = [(turns, *render_or_text(weights, turns)) for turns in questions]
@@ -55,7 +47,7 @@ def local_habits(weights: Weights, threads: int | None, noise: LocalNoise) -> Lo
             cursor = Cursor(engine, noise.nats, noise.shift)
             chats = [LocalChat(turns, ids, rendered, cursor.row(ids)) for turns, ids, rendered in fitting]
     chats.append(LocalChat(rendered_only, *render_or_text(weights, rendered_only)))
-    return LocalRendering(tuple(chats), weights.piece)
+    return LocalSide(tuple(chats), weights.piece)
 
 
 def render_or_text(weights: LlamaVocabulary, turns: Sequence[Message]) -> tuple[Ids, bool]:

@@ -25,7 +25,7 @@ from hybrid.cloud.dialects.vllm_tokens import GENERATE
 from hybrid.cloud.discover import ask_route, render_chat
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.port import Capabilities, Chunk, ScoreQuestion, Scores, WriteQuestion, usage_after_failure
-from hybrid.cloud.probe_result import SCALE_OUT, LocalRendering, ProbeResult, first_difference, opening_kl
+from hybrid.cloud.probe_result import SCALE_OUT, LocalSide, ProbeResult, first_difference, opening_kl
 from hybrid.errors import BadReply, CloudError, CloudRefusal, MissingCapability, Unreachable, UsageError, to_one_line
 from hybrid.prob import TopK, max_log_difference
 from hybrid.spend import AnswerBudget, Denial
@@ -87,7 +87,7 @@ class Probe:
     reserve: ReserveCharge
     tell: Callable[[str], None]
     timed: bool = False
-    local: LocalRendering | None = None
+    local: LocalSide | None = None
     clock: Callable[[], float] = time.perf_counter
     found: ProbeResult = field(init=False)
     _spent: CloudUsage = field(default=NO_USAGE, init=False)
@@ -249,7 +249,7 @@ class Probe:
 
     # ---- its habits --------------------------------------------------------------------------------------------------
 
-    async def _chats(self, local: LocalRendering) -> None:
+    async def _chats(self, local: LocalSide) -> None:
         """Hold chats as its template writes them against the local model's, until one differs in more than a date."""
         for chat in local.chats:
             rendered = chat.rendered and render_chat(self.endpoint.wire, self.endpoint.knowledge.dialect, chat.turns)
@@ -263,7 +263,7 @@ class Probe:
                 if not found.dates:
                     return
 
-    async def _openings(self, local: LocalRendering) -> None:
+    async def _openings(self, local: LocalSide) -> None:
         """Have it write the first token of a few answers, and hold its rows against the local model's."""
         room, found = self.found.max_context or inf, []
         self.tell("how the two models begin an answer")

@@ -271,7 +271,7 @@ class LocalChat:
 
 
 @dataclass(frozen=True)
-class LocalRendering:
+class LocalSide:
     """The local model's side of the comparison. ``piece``: the bytes of one of its tokens; ValueError for no token."""
 
     chats: tuple[LocalChat, ...]

@@ -49,7 +49,9 @@ def test_the_policies_fit_the_terminal_and_lose_no_word():
     for columns in (60, 80, 132):
         assert max(map(len, listed(columns).splitlines())) <= columns
         assert listed(columns).split() == listed(1000).split()
-    assert any(line.startswith(" " * 12) for line in listed(80).splitlines()), "further lines stand under the first"
+    behind = [line for line in listed(80).splitlines() if line.startswith("   ")]
+    assert behind
+    assert all(line.startswith(" " * 12) for line in behind), "further lines stand under the first"
 
 
 def trace(path, *events):

@@ -20,7 +20,7 @@ from hybrid.cloud.probe_result import (
     CHATS,
     ChatDifference,
     LocalChat,
-    LocalRendering,
+    LocalSide,
     first_difference,
     habits,
     median_kl,
@@ -133,7 +133,7 @@ def local(shift=0.0, **more):
     rows = {text: Dense.from_logits(dense(ids).logprobs + shift * np.arange(V)) for text, ids in prompts.items()}
     asked = [LocalChat((Message("user", text),), ids, row=rows[text]) for text, ids in prompts.items()]
     chats = [replace(chat, **more) for chat in asked]
-    return LocalRendering((*chats, LocalChat(TURNS, (1, 2, 3))), letters)
+    return LocalSide((*chats, LocalChat(TURNS, (1, 2, 3))), letters)
 
 
 def test_two_models_that_begin_alike_are_told_from_two_that_do_not():
@@ -171,7 +171,7 @@ def test_a_date_is_told_and_a_real_difference_before_it():
     def chat(text, ids):
         return LocalChat((Message("user", text),), tuple(ids.encode()))
 
-    habits_here = LocalRendering((chat("a", "on 1 May: a"), chat("b", "on 1 May: b")), letters)
+    habits_here = LocalSide((chat("a", "on 1 May: a"), chat("b", "on 1 May: b")), letters)
     told = {"a": tuple(b"on 23 Nov: a"), "b": tuple(b"on 1 May: b")}
     found = probed(Server(chats=told), local=habits_here)[0]
     assert (found.chat_alike, found.chat_difference.dates, found.chat_difference.position) == (False, True, 3)
@@ -181,7 +181,7 @@ def test_a_date_is_told_and_a_real_difference_before_it():
 
 def test_of_a_server_that_cannot_be_asked_and_a_model_without_a_template_nothing_is_claimed():
     assert probed(Server(), local=local())[0].chat_alike is None
-    bare = LocalRendering(tuple(replace(each, rendered=False) for each in local().chats), letters)
+    bare = LocalSide(tuple(replace(each, rendered=False) for each in local().chats), letters)
     assert probed(Server(chats={"0": (1,)}), local=bare)[0].chat_alike is None
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from wordlist import WordList, able, drive
 
 from hybrid.cloud import ScoreQuestion
-from hybrid.cloud.dialects.dialect import DialectConfig, GenerationScoringDialect
+from hybrid.cloud.dialects.dialect import DialectConfig, WritingScorer
 from hybrid.cloud.dialects.llama_server import LlamaServer
 from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.errors import BadReply, MissingCapability
@@ -160,7 +160,7 @@ def test_a_row_that_is_missing_is_never_taken_for_a_certain_one(way, question, s
 def test_a_server_that_writes_without_rows_cannot_score_and_one_that_writes_nothing_may_another_time(way):
     question = ScoreQuestion((1, 2), (0, 1), True, 3)
 
-    class Silent(GenerationScoringDialect):
+    class Silent(WritingScorer):
         tokens = (0,)
 
         def _write(self, question):

@@ -1,6 +1,6 @@
 """``greedy-exact`` over a real model is the reference's own greedy text, by whichever server it is served.
 
-Three or five questions here; ``tests/oracles/own_greedy.py`` is a program that asks a hundred. For vLLM the model
+Ten or twenty questions here; ``tests/oracles/own_greedy.py`` is a program that asks a hundred. For vLLM the model
 is converted: that its words and its numbers are the file's is shown first.
 """
 
@@ -36,7 +36,7 @@ from hybrid.tasks.assistant import QUESTIONS
 from hybrid.types import Message
 
 MAX_TOKENS = 32
-ASKED = {"stub": 3, "llama-server": 5, "vllm": 5}
+ASKED = {"stub": 5, "llama-server": 10, "vllm": 10}
 VLLM = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.timeout(1200)]
 
 
@@ -76,7 +76,7 @@ def test_greedy_exact_writes_what_the_server_writes_by_itself(kind, served, real
     assert found.num == ASKED[kind]
     assert found.tokens >= 8 * found.num
     assert not found.wrong
-    assert len(found.near_ties) <= max(1, found.num // 4)
+    assert len(found.near_ties) <= found.num // 4
 
 
 @pytest.mark.slow
@@ -92,7 +92,7 @@ def test_a_greedy_chain_of_real_models_writes_what_the_server_writes_by_itself(s
     assert found.num == 5
     assert len(found.written_by) == 3
     assert not found.wrong
-    assert len(found.near_ties) <= max(1, found.num // 4)
+    assert len(found.near_ties) <= found.num // 4
 
 
 def test_a_difference_is_excused_by_a_near_tie_alone():

@@ -59,7 +59,7 @@ def test_the_interval_contains_the_true_value(pair):
         found = kl_divergence(row, draft)
         assert inside(truth, found)
         assert -SLACK <= found.estimate <= found.lower <= found.upper
-        assert found.estimate == pytest.approx(naive_coarse(row, draft), abs=1e-9)
+        assert found.estimate == pytest.approx(naive_coarse(row, draft), abs=1e-12)
 
 
 @given(large_pairs())

@@ -24,11 +24,11 @@ from typing import Any
 from hybrid.cloud.dialects.dialect import (
     ContinuationRequest,
     DialectSpec,
-    GenerationScoringDialect,
     Json,
     OpenAi,
     Post,
     ScoreFlow,
+    WritingScorer,
     drawn,
 )
 from hybrid.cloud.dialects.reading import (
@@ -53,7 +53,7 @@ NO_ECHO = "the endpoint does not echo what it was asked to score"
 
 
 @dataclass(frozen=True)
-class Completions(GenerationScoringDialect, OpenAi):
+class Completions(WritingScorer, OpenAi):
     """The dialect of the legacy route. ``most_k`` is OpenAI's own limit; others give more, as a probe finds out."""
 
     can: Capabilities = Capabilities(

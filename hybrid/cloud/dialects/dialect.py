@@ -230,7 +230,7 @@ class OpenAi(Dialect, ABC):
 
 
 @dataclass(frozen=True)
-class GenerationScoringDialect(Dialect, ABC):
+class WritingScorer(Dialect, ABC):
     """A dialect that can score a draft by having the server write, of several prompts in one request if it takes that.
 
     - *prefixes*: it is sent the prefix and each longer one, and writes one token after each. Every row is exact, every

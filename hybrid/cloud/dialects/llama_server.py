@@ -1,6 +1,6 @@
 """llama.cpp's own server, ``/completion``: token ids in, raw log-probabilities of the whole vocabulary out.
 
-The server scores no prompt; a draft is scored by having it write (``GenerationScoringDialect``). Shapes:
+The server scores no prompt; a draft is scored by having it write (``WritingScorer``). Shapes:
 ``tools/server/README.md`` and ``server-task.cpp`` of llama.cpp. Seen running: xllamacpp 2026.10.11549.
 
 - *forced*: a grammar of token literals (``<[id]>``, ``grammars/README.md``) forces the draft; the rows are those of
@@ -23,15 +23,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import (
-    ContinuationRequest,
-    DialectSpec,
-    GenerationScoringDialect,
-    Json,
-    Post,
-    ScoreFlow,
-    drawn,
-)
+from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, Json, Post, ScoreFlow, WritingScorer, drawn
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     OTHER_TOKENS,
@@ -57,7 +49,7 @@ FINISH = {"eos": "stop", "word": "stop", "limit": "length"}
 
 
 @dataclass(frozen=True)
-class LlamaServer(GenerationScoringDialect):
+class LlamaServer(WritingScorer):
     """The dialect of ``/completion``."""
 
     can: Capabilities = Capabilities(

@@ -17,15 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import (
-    ContinuationRequest,
-    DialectSpec,
-    GenerationScoringDialect,
-    Json,
-    Post,
-    ReadEvent,
-    drawn,
-)
+from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, Json, Post, ReadEvent, WritingScorer, drawn
 from hybrid.cloud.dialects.reading import NO_ROWS, finish_of, guarded, raise_error_in, usage_of
 from hybrid.cloud.dialects.text_tokens import TextVocabulary, only_documented, read_content
 from hybrid.cloud.port import Capabilities, Chunk, ScoreQuestion, WriteQuestion
@@ -36,7 +28,7 @@ GENERATE, VERSION, TAGS = "/api/generate", "/api/version", "/api/tags"
 
 
 @dataclass(frozen=True)
-class Ollama(GenerationScoringDialect):
+class Ollama(WritingScorer):
     """The dialect of ``/api/generate``."""
 
     can: Capabilities = Capabilities(
