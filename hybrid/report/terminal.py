@@ -50,7 +50,8 @@ def picture(title: str, document: report.Document) -> str:
     look: dict[str, Any] = {"width": PICTURE_WIDTH, "height": 1, "color_system": "truecolor", "no_color": False}
     console = Console(record=True, file=StringIO(), force_terminal=True, **look)
     console.print(layout(document, colours=True))
-    return _FETCHED.sub("", console.export_svg(title=title, theme=THEME))
+    head, style, drawing = console.export_svg(title=title, theme=THEME).partition("</style>")
+    return _FETCHED.sub("", head) + style + drawing
 
 
 def layout(document: report.Document, *, colours: bool) -> Group:

@@ -94,6 +94,13 @@ def test_a_table_is_shown_as_it_is_and_no_figure_is_cut_off_on_a_narrow_terminal
     assert "1234567890" * 5 in text.replace("\n", "")
 
 
+def test_a_picture_leaves_out_fonts_and_no_word_of_an_answer():
+    drawing = terminal.picture("hybrid demo", [Table("", ("a", "b"), [("x", "@font-face{y}")])])
+    assert "@font-face{y}" in drawing
+    assert drawing.count("font-face") == 1
+    assert "https://" not in drawing.replace('xmlns="http://www.w3.org/2000/svg"', "")
+
+
 def test_a_columns_name_is_text_too():
     shown = drawn(terminal.layout([Table("", ("name", "by\x1b[2J"), [("a", "1")])], colours=False))
     assert "by\\x1b[2J" in shown
