@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from hybrid.errors import UsageError
 from hybrid.lab.experiments.grid import Grid, Record
-from hybrid.lab.study.design import Design, EndpointPair, check_known
+from hybrid.lab.study.design import Design, check_known
+from hybrid.lab.study.endpoint import EndpointPair
 from hybrid.report import Document
 
 
