@@ -154,9 +154,9 @@ def run_grids(run: GridRun, report_progress: Callable[[str], None]) -> list[list
     make_folder(run.folder)
     keys = {unit: run.key(unit) for unit in run.units}
     done = read_parts(run.folder)
-    left = [unit for unit in run.units if keys[unit] not in done]
-    if len(left) < len(keys):
-        report_progress(f"{len(keys) - len(left)} of {len(keys)} questions were answered before")
+    left = list({keys[unit]: unit for unit in run.units if keys[unit] not in done}.values())  # equal ones once
+    if num_done := sum(key in done for key in keys.values()):
+        report_progress(f"{num_done} of {len(keys)} questions were answered before")
     if left:
         _run_children(run, left, report_progress)
         done = read_parts(run.folder)

@@ -1,0 +1,45 @@
+"""The sections of a study's report: what each runs, and what it makes of the records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from hybrid.errors import UsageError
+from hybrid.lab.experiments.grid import Grid, Record
+from hybrid.lab.study.design import Design, EndpointPair, check_known
+from hybrid.report import Document
+
+
+class Section(NamedTuple):
+    """A part of a report.
+
+    ``grids``: what is run for it; grids of equal content are run once. ``report``: plain data, every number with its n
+    and its interval, from the records of each grid. ``document``: made of that data alone. ``options``: the names in a
+    design's table ``[options]`` that it reads. ``needs_rows``: whether an endpoint, which shows texts, cannot serve it.
+    """
+
+    name: str
+    title: str
+    grids: Callable[[Design], tuple[Grid, ...]]
+    report: Callable[[Design, Sequence[Grid], Sequence[Sequence[Record]]], dict[str, Any]]
+    document: Callable[[dict[str, Any]], Document]
+    options: tuple[str, ...] = ()
+    needs_rows: bool = True
+
+
+SECTIONS: Mapping[str, Section] = {section.name: section for section in list[Section]()}
+
+
+def sections_of(design: Design, known: Mapping[str, Section] = SECTIONS) -> tuple[Section, ...]:
+    """Return a design's sections. Raises UsageError for one that is not there, or cannot be, and for other options."""
+    sections = [known[check_known(name, known, "section")] for name in dict.fromkeys(design.sections)]
+    options = [name for section in sections for name in section.options]
+    for name in design.options:
+        check_known(name, options, "option of these sections")
+    ends = [name for name, pair in design.pairs.items() if isinstance(pair, EndpointPair)]
+    for section in sections if ends else ():
+        if section.needs_rows:
+            msg = f"section {section.name} reads the large model's rows, and {ends[0]} is an endpoint: it shows texts"
+            raise UsageError(msg)
+    return tuple(sections)
