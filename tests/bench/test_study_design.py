@@ -16,7 +16,8 @@ from hybrid.lab.experiments.frame import SETTINGS, TokenPrices
 from hybrid.lab.experiments.grid import ModelPair
 from hybrid.lab.study.design import NamedTariff, read_design
 from hybrid.lab.study.endpoint import EndpointPair
-from hybrid.lab.study.sections import Section, sections_of
+from hybrid.lab.study.section import Section
+from hybrid.lab.study.sections import sections_of
 
 DESIGN = """
 sections = ["x"]
