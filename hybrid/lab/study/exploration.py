@@ -1,0 +1,154 @@
+"""Exploration: branches of the small model beside one answer of ``auto``, at an equal bill, by temperature.
+
+At each temperature the most branches are drawn once, by the product; fewer are the first of them. The large model's
+choice pays for its checks; a majority, and the small model's own choice, are free. pass@N is what a perfect choice
+would have right: nobody can buy it. The law (``tests/bench/test_study_exploration.py``): what is told of fewer branches
+is what the product shows and pays where it draws so few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hybrid.lab.arms import Arm, estimate_to_json
+from hybrid.lab.experiments.frame import Frame, bills, column, counted, told
+from hybrid.lab.experiments.grid import CLOUD, LOCAL, CheckAnswer, GradedQuestion, Grid, Record
+from hybrid.lab.experiments.peers_report import best_share
+from hybrid.lab.experiments.problem_report import answers_of
+from hybrid.lab.experiments.world import World
+from hybrid.lab.study.answers import answers_grids
+from hybrid.lab.study.design import Design
+from hybrid.lab.study.section import Section
+from hybrid.lab.study.threshold import RIGHT, ways_of
+from hybrid.policy.branches import BranchRule, choose_branch
+from hybrid.policy.requests import Branch, PendingToken
+from hybrid.report import Block, Document, Heading, Text
+from hybrid.report.tables import at, estimate, table_of, with_interval
+from hybrid.run.composition import weighs
+from hybrid.tasks.statistics import wilson
+from hybrid.types import Sampling
+
+NUMS = (2, 4, 8)
+TEMPERATURES = (0.3, 0.5, 0.7, 1.0, 1.3, 1.5)
+SCORED, MAJORITY, OWN, PASSED = "large model", "majority", "small model", "pass@N"
+ONE = PendingToken(0, "local", "unchecked")
+
+
+def exploration_grids(design: Design) -> tuple[Grid, ...]:
+    """Return the grids of the arms' answers, and after them as many of branches."""
+    temperatures = tuple(map(float, design.options.get("temperatures", TEMPERATURES)))
+    trial, content = partial(try_branches, temperatures), ("branches", temperatures, NUMS[-1])
+    grids, num = answers_grids(design), len(temperatures) * NUMS[-1]
+    own = (Grid(f"{g.name}: branches", g.pair, g.questions, trial, content, num, seed=g.seed) for g in grids)
+    return (*grids, *own)
+
+
+async def try_branches(
+    temperatures: Sequence[float], world: World, question: GradedQuestion, sampling: Sampling, check: CheckAnswer
+) -> Record:
+    """Draw the most branches at each temperature, have each scored, and grade it."""
+    found, graded = {}, getattr(question, "graded", True)
+    for temperature in temperatures:
+        arm, drawing = Arm("branches", "local", {"branches": NUMS[-1]}), replace(sampling, temperature=temperature)
+        answered = await world.answer(question.text, arm, drawing, question.max_tokens)
+        await check(arm, drawing, answered)
+        drawn = [
+            (each.num_tokens, each.text, each.local_logprob, each.draws, each.cloud_logprob)
+            for each in answered.branches
+        ]
+        right = [question.grade(each.text) if graded else None for each in answered.branches]
+        found[f"{temperature:g}"] = {"drawn": drawn, "right": right, "requests": list(counted(answered.requests))}
+    return {"seed": sampling.seed, "branches": found}
+
+
+def fewer(recorded: Mapping[str, Any], num: int) -> tuple[list[Branch], dict[str, Any]]:
+    """Return the branches of the first ``num`` draws of a record, and the requests by which they are scored."""
+    drawn = [(*each, [draw for draw in draws if draw < num], score) for *each, draws, score in recorded["drawn"]]
+    first = [Branch((ONE,) * size, text, own, tuple(draws), score) for size, text, own, draws, score in drawn if draws]
+    return first, {"requests": recorded["requests"][: len(first)] if len(first) > 1 else []}
+
+
+def chosen(branches: Sequence[Branch], num: int) -> dict[str, int]:
+    """Return the number of the branch that is shown by each way to choose."""
+    ways = {
+        SCORED: choose_branch(BranchRule(num), branches),
+        MAJORITY: choose_branch(BranchRule(num), [replace(each, cloud_logprob=None) for each in branches]),
+        OWN: max(branches, key=lambda each: each.local_logprob / len(each.tokens)),
+        "one draw": branches[0],
+    }
+    return {way: next(i for i, each in enumerate(branches) if each.draws == best.draws) for way, best in ways.items()}
+
+
+def exploration_report(design: Design, grids: Sequence[Grid], found: Sequence[Sequence[Record]]) -> dict[str, Any]:
+    """Return every way to choose at every temperature and number, beside what ``auto`` recovers at its bill."""
+    parts, half = [], len(grids) // 2
+    for pair in design.pairs:
+        pairs = zip(grids, found[:half], found[half:], strict=False)
+        records = [a | b for grid, *both in pairs if grid.pair == pair for a, b in zip(*both, strict=True)]
+        graded = [each for each in records if each["arms"][CLOUD.name]["right"] is not None]
+        parts += [{"pair": pair, "questions": len(graded), "rows": [*_rows(design, graded)]}] if graded else []
+    return {"parts": parts, "summary": [said for part in parts for said in _said(part)]}
+
+
+def _rows(design: Design, records: Sequence[Record]) -> Iterator[dict[str, Any]]:
+    autos = [arm.name for arm in design.arms if weighs(arm.policy)]
+    local, cloud = (answers_of(records, model.name) for model in (LOCAL, CLOUD))
+    coldest: dict[Any, Any] = {}
+    for temperature, num in ((heat, num) for heat in records[0]["branches"] for num in NUMS):
+        drawn = [fewer(each["branches"][temperature], num) for each in records]
+        known = [each["branches"][temperature]["right"] for each in records]
+        each_way = [chosen(branches, num) for branches, _ in drawn]
+        right = {way: [row[ways[way]] for row, ways in zip(known, each_way, strict=True)] for way in each_way[0]}
+        right[PASSED] = [any(row[: len(branches)]) for row, (branches, _) in zip(known, drawn, strict=True)]
+        for way, scores in right.items():
+            row: dict[str, Any] = {"temperature": float(temperature), "num": num, "way": way, "tariffs": {}}
+            for tariff in design.tariffs:
+                priced = tariff.setting, tariff.prices
+                frame = Frame(column(local, "right"), column(cloud, "right"), bills(cloud, *priced))
+                paid = frame.ratios(bills([sent for _, sent in drawn], *priced) * (way == SCORED))
+                others = ways_of(records, autos, RIGHT["right"], tariff)
+                # The cloud's own share is 1, and no number where the gap between the two models is not clear.
+                share = frame.shares(np.array(scores, dtype=np.float64)) * others[0][-1]
+                row["tariffs"][tariff.name] = {"bill": told(paid), "beyond": told(share - best_share(*others, paid))}
+            less = told(share - coldest.setdefault((num, way), share))
+            level = estimate_to_json(wilson(sum(scores), len(scores)))
+            yield row | {"right": level, "share": told(share), "less_coldest": less}
+
+
+def _said(part: Mapping[str, Any]) -> Iterator[str]:
+    """Say where each choice is farthest beyond ``auto``, under the first tariff, and what heat does to the most."""
+    tariff = next(iter(part["rows"][0]["tariffs"]))
+    for way in (SCORED, MAJORITY, OWN, PASSED):
+        rows = [each for each in part["rows"] if each["way"] == way]
+        best = max(rows, key=lambda row: row["tariffs"][tariff]["beyond"]["value"] or -np.inf)
+        yield (
+            f"{part['pair']}, {way}: best with {best['num']} branches at temperature {best['temperature']:g}, "
+            f"{estimate(best['share'])} of the gap at {estimate(best['tariffs'][tariff]['bill'])} of the bill ({tariff}), "
+            f"{estimate(best['tariffs'][tariff]['beyond'])} beyond auto at that bill; from the coldest to temperature "
+            f"{rows[-1]['temperature']:g} its {NUMS[-1]} branches change by {estimate(rows[-1]['less_coldest'])}."
+        )
+
+
+def exploration_document(report: dict[str, Any]) -> Document:
+    """Say what came of it; a table of each pair and number."""
+    blocks: list[Block] = [Heading("Exploration"), *(Text(said, "strong") for said in report["summary"])]
+    for part in report["parts"]:
+        columns = {"temperature": at("temperature", form="g"), "chosen by": at("way"), "right": with_interval("right")}
+        columns |= {"recovered": with_interval("share"), "less the coldest": with_interval("less_coldest")}
+        for name in part["rows"][0]["tariffs"]:
+            columns[f"bill, {name}"] = with_interval("tariffs", name, "bill")
+            columns[f"beyond auto, {name}"] = with_interval("tariffs", name, "beyond")
+        for num in NUMS:
+            rows = [each for each in part["rows"] if each["num"] == num]
+            blocks.append(table_of(f"{part['pair']}: {num} branches, {part['questions']} questions", rows, columns))
+    return blocks
+
+
+EXPLORATION_SECTION = Section(
+    "exploration", "Exploration", exploration_grids, exploration_report, exploration_document, ("temperatures",)
+)
