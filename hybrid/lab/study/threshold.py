@@ -205,9 +205,9 @@ SEEDS = {"threshold": at("arm"), "seeds": at("seeds"), "difference": with_interv
 TABLES = {"bill": "the bill of the cloud's", "over_coin": "recovered, less the bill: above 0 it beats a coin"}
 
 
-def recovery_document(title: str, report: dict[str, Any]) -> Document:
+def recovery_document(report: dict[str, Any]) -> Document:
     """Say first what beats the KL hand-off; then tables and charts of each pair."""
-    blocks: list[Block] = [Heading(title), *(Text(said, "strong") for said in report["summary"])]
+    blocks: list[Block] = [Text(said, "strong") for said in report["summary"]]
     for part in report["parts"]:
         name, tariffs = f"{part['pair']}, {part['measure']}, {part['questions']} questions", [*part["areas"]]
         blocks += [Heading(name, 3), table_of(f"{name}: every arm", part["rows"], ROWS)]
@@ -250,11 +250,10 @@ def _charts(part: Mapping[str, Any], tariff: str) -> Iterator[Chart]:
     yield Chart(f"{part['pair']}: recovered, by the bill", paid, up, [coin, *(e for e in lines if len(e[1]) > 1)], dots)
 
 
-def _section(name: str, title: str, measures: Mapping[str, Measure], *, needs_rows: bool) -> Section:
-    document = partial(recovery_document, title)
-    return Section(name, title, answers_grids, partial(recovery_report, measures), document, needs_rows=needs_rows)
-
-
 WHERE = "against KL's threshold and the bill"
-THRESHOLD_SECTION = _section("threshold", f"RPI {WHERE}", RIGHT, needs_rows=False)
-LOSS_SECTION = _section("loss", f"Recovered loss {WHERE}", LOSS, needs_rows=True)
+THRESHOLD_SECTION = Section(
+    "threshold", f"RPI {WHERE}", answers_grids, partial(recovery_report, RIGHT), recovery_document, needs_rows=False
+)
+LOSS_SECTION = Section(
+    "loss", f"Recovered loss {WHERE}", answers_grids, partial(recovery_report, LOSS), recovery_document
+)
