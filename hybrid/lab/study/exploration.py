@@ -126,11 +126,12 @@ def _said(part: Mapping[str, Any]) -> Iterator[str]:
     for way in (SCORED, MAJORITY, OWN, PASSED):
         rows = [each for each in part["rows"] if each["way"] == way]
         best = max(rows, key=lambda row: row["tariffs"][tariff]["beyond"]["value"] or -np.inf)
+        bill, beyond = (estimate(best["tariffs"][tariff][name]) for name in ("bill", "beyond"))
         yield (
             f"{part['pair']}, {way}: best with {best['num']} branches at temperature {best['temperature']:g}, "
-            f"{estimate(best['share'])} of the gap at {estimate(best['tariffs'][tariff]['bill'])} of the bill ({tariff}), "
-            f"{estimate(best['tariffs'][tariff]['beyond'])} beyond auto at that bill; from the coldest to temperature "
-            f"{rows[-1]['temperature']:g} its {NUMS[-1]} branches change by {estimate(rows[-1]['less_coldest'])}."
+            f"{estimate(best['share'])} of the gap at {bill} of the bill ({tariff}), {beyond} beyond auto at that; "
+            f"from the coldest to temperature {rows[-1]['temperature']:g} its {NUMS[-1]} branches change by "
+            f"{estimate(rows[-1]['less_coldest'])}."
         )
 
 
