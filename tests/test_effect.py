@@ -327,3 +327,13 @@ def test_beside_branches_an_inherited_policy_is_ignored_and_so_is_whether_to_lea
         settings = choosing(inherited, given)
         check_effect(settings, given)
         assert policy_of(settings).name == "branches"
+
+
+def test_what_is_no_way_to_choose_is_refused_and_branches_are_not_quoted():
+    with pytest.raises(UsageError, match="choose: logprob or majority; in Python a function of a text, too"):
+        load(choose="best")
+    done = CliRunner().invoke(
+        app, ["price", "--price", "1/0.1/4"], env={"HYBRID_BRANCHES": "2", "HYBRID_TEMPERATURE": "1"}
+    )
+    assert done.exit_code == 2
+    assert "branches are not quoted" in done.stderr

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import Field, field_validator
 
@@ -107,6 +107,13 @@ class PolicyChoices(SettingsGroup):
             return length
         msg = f"between 1 and {MOST_SPAN}, auto or cheap"
         raise ValueError(msg)
+
+    @field_validator("choose", mode="before")
+    @classmethod
+    def _is_choice(cls, value: object) -> object:
+        if value is None or callable(value) or value in get_args(get_args(Choice)[0]):
+            return value
+        raise ValueError("logprob or majority; in Python a function of a text, too")
 
     @field_validator("hold", mode="before")
     @classmethod
