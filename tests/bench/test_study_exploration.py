@@ -167,7 +167,7 @@ def test_every_row_is_printed_and_the_summary_names_each_way(told):
     tables = [block for block in exploration_document(report) if isinstance(block, Table)]
     assert [len(table.rows) for table in tables] == [len(HEATS) * 5] * len(NUMS)
     for way in (SCORED, MAJORITY, OWN, PASSED):
-        assert sum(f"bundled, {way}: best with" in said for said in report["summary"]) == 1
+        assert sum(f"bundled, {way}: best on these questions with" in said for said in report["summary"]) == 1
 
 
 def test_a_question_that_nobody_grades_is_left_out(told):

@@ -99,6 +99,7 @@ def _rows(design: Design, records: Sequence[Record]) -> Iterator[dict[str, Any]]
     autos = [arm.name for arm in design.arms if weighs(arm.policy)]
     local, cloud = (answers_of(records, model.name) for model in (LOCAL, CLOUD))
     coldest: dict[Any, Any] = {}
+    others = {tariff.name: ways_of(records, autos, RIGHT["right"], tariff) for tariff in design.tariffs}
     for temperature, num in ((heat, num) for heat in records[0]["branches"] for num in NUMS):
         drawn = [fewer(each["branches"][temperature], num) for each in records]
         known = [each["branches"][temperature]["right"] for each in records]
@@ -111,10 +112,10 @@ def _rows(design: Design, records: Sequence[Record]) -> Iterator[dict[str, Any]]
                 priced = tariff.setting, tariff.prices
                 frame = Frame(column(local, "right"), column(cloud, "right"), bills(cloud, *priced))
                 paid = frame.ratios(bills([sent for _, sent in drawn], *priced) * (way == SCORED))
-                others = ways_of(records, autos, RIGHT["right"], tariff)
                 # The cloud's own share is 1, and no number where the gap between the two models is not clear.
-                share = frame.shares(np.array(scores, dtype=np.float64)) * others[0][-1]
-                row["tariffs"][tariff.name] = {"bill": told(paid), "beyond": told(share - best_share(*others, paid))}
+                share = frame.shares(np.array(scores, dtype=np.float64)) * others[tariff.name][0][-1]
+                beyond = share - best_share(*others[tariff.name], paid)
+                row["tariffs"][tariff.name] = {"bill": told(paid), "beyond": told(beyond)}
             less = told(share - coldest.setdefault((num, way), share))
             level = estimate_to_json(wilson(sum(scores), len(scores)))
             yield row | {"right": level, "share": told(share), "less_coldest": less}
@@ -125,12 +126,13 @@ def _said(part: Mapping[str, Any]) -> Iterator[str]:
     tariff = next(iter(part["rows"][0]["tariffs"]))
     for way in (SCORED, MAJORITY, OWN, PASSED):
         rows = [each for each in part["rows"] if each["way"] == way]
-        best = max(rows, key=lambda row: row["tariffs"][tariff]["beyond"]["value"] or -np.inf)
+        known = [each for each in rows if each["tariffs"][tariff]["beyond"]["value"] is not None] or rows[:1]
+        best = max(known, key=lambda row: row["tariffs"][tariff]["beyond"]["value"])
         bill, beyond = (estimate(best["tariffs"][tariff][name]) for name in ("bill", "beyond"))
         yield (
-            f"{part['pair']}, {way}: best with {best['num']} branches at temperature {best['temperature']:g}, "
+            f"{part['pair']}, {way}: best on these questions with {best['num']} draws at {best['temperature']:g}, "
             f"{estimate(best['share'])} of the gap at {bill} of the bill ({tariff}), {beyond} beyond auto at that; "
-            f"from the coldest to temperature {rows[-1]['temperature']:g} its {NUMS[-1]} branches change by "
+            f"from temperature {rows[0]['temperature']:g} to {rows[-1]['temperature']:g} {NUMS[-1]} draws change by "
             f"{estimate(rows[-1]['less_coldest'])}."
         )
 
