@@ -329,6 +329,17 @@ def test_beside_branches_an_inherited_policy_is_ignored_and_so_is_whether_to_lea
         assert policy_of(settings).name == "branches"
 
 
+def test_a_policy_takes_the_place_of_branches_from_a_lower_level():
+    inherited = Settings(branches=4, temperature=1.0)
+    for given, num in (({"policy": "kl"}, None), ({"seed": 3}, 4), ({"branches": 2}, 2)):
+        settings = choosing(inherited, given)
+        check_effect(settings, given)
+        assert settings.branches == num
+    Path(CONFIG_FILE).write_text("branches = 4\ntemperature = 1.0\n")
+    assert load().branches == 4
+    assert load(policy="kl").branches is None
+
+
 def test_what_is_no_way_to_choose_is_refused_and_branches_are_not_quoted():
     with pytest.raises(UsageError, match="choose: logprob or majority; in Python a function of a text, too"):
         load(choose="best")
