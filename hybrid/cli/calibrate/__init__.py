@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hybrid.cli.command import EXIT_PARTLY, check_writable, exit_codes, print_report, progress, takes_flags
+from hybrid.cli.command import (
+    EXIT_PARTLY,
+    check_writable,
+    exit_codes,
+    print_report,
+    progress,
+    run_until_interrupted,
+    takes_flags,
+)
 from hybrid.errors import CloudError, EngineError, UsageError, escape_controls
 from hybrid.settings.setting_info import SettingScope
 
@@ -139,7 +147,7 @@ def _calibrate(
     asked = asked_by(questions, num, flags, families)
     try:
         with progress("the local model is loaded") as tell:
-            labelled = asyncio.run(label_pairs([*local] if local else [None], flags, asked, tell))
+            labelled = run_until_interrupted(lambda: label_pairs([*local] if local else [None], flags, asked, tell))
             pairs = [_fitted(each, chosen, tell) for each in labelled]
             tell("the tables are worked out")
             known = [_kept(each, use=use) for each in pairs]
