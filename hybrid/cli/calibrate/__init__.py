@@ -139,12 +139,16 @@ def _calibrate(
     from hybrid.cli.calibrate.labels import asked_by, label_pairs  # noqa: PLC0415
     from hybrid.settings.sources import load  # noqa: PLC0415
     from hybrid.tune.buying import bundled_families  # noqa: PLC0415
+    from hybrid.tune.fit import FEWEST  # noqa: PLC0415
     from hybrid.tune.labels import read_judge  # noqa: PLC0415
 
     if "judge" in chosen:
         read_judge(chosen["judge"])
     families = bundled_families(load(**flags).cloud)  # only a bundled model shares the vocabulary of another one
     asked = asked_by(questions, num, flags, families)
+    if len(asked) < FEWEST:
+        msg = f"{len(asked)} questions: a calibration needs {FEWEST} at the least, so none was asked"
+        raise UsageError(msg)
     try:
         with progress("the local model is loaded") as tell:
             labelled = run_until_interrupted(lambda: label_pairs([*local] if local else [None], flags, asked, tell))
