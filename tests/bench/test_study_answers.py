@@ -211,7 +211,7 @@ def test_a_rule_with_the_same_answers_at_half_the_bill_is_told_first_and_by_how_
         assert once["more"]["value"] > 0.0
     document = recovery_document(report)
     assert isinstance(document[0], Text)
-    assert "Cheaper: once, as much for 0.5" in document[0].text
+    assert "; cheaper for as much: once by 0.5" in document[0].text
     assert sum(isinstance(block, Chart) for block in document) == 2
     html.page("Title", document)
 

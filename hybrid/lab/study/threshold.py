@@ -155,14 +155,16 @@ def _kl_arms(design: Design) -> list[Arm]:
 
 
 def _beside_kl(kl: Sequence[str], ways: Ways, rules: Mapping[str, Ways]) -> dict[str, Any] | None:
-    """Return the KL hand-off at the dial that is farthest above the coin here, and every other rule beside it.
+    """Return the KL hand-off at its best dial here, and every other rule beside it.
 
-    ``more``: what the other recovers beyond it at its bill; ``less``: what as much costs less. None: nothing is told.
+    Best is what is farthest above the coin, of the dials that recover half where one does. ``more``: what another
+    recovers beyond it at its bill; ``less``: what as much costs less. None: nothing is told.
     """
     shares, paid = ways
     if not kl or np.isnan(shares[0, 0]):
         return None
-    best = int(np.argmax((shares - paid)[: len(kl), 0]))
+    half = [i for i in range(len(kl)) if shares[i, 0] >= RECOVERED[0]]
+    best = max(half or range(len(kl)), key=lambda i: shares[i, 0] - paid[i, 0])
     share, bill = shares[best], paid[best]
     others = {
         rule: {"more": told(best_share(*each, bill) - share), "less": told(bill - cheapest_bill(*each, share))}
@@ -186,17 +188,15 @@ def _differences(
 
 
 def _said(part: Mapping[str, Any]) -> list[str]:
-    """Say under each tariff what recovers as much as the KL hand-off for less."""
+    """Say under each tariff what recovers as much as the KL hand-off for less, the cheapest first."""
     said, where = [], f"{part['pair']}, {part['measure']}"
     for tariff, beside in part["beside_kl"].items():
         if beside is not None:
             best = f"{beside['arm']} recovers {estimate(beside['share'])} at {estimate(beside['bill'])} of the bill"
-            won = [
-                f"{rule}, as much for {estimate(each['less'])} less (at an equal bill {estimate(each['more'])} more)"
-                for rule, each in beside["others"].items()
-                if (each["less"]["value"] or 0.0) > 0.0
-            ]
-            said.append(f"{where}, {tariff}: {best}. Cheaper: {'; '.join(won) or 'no other rule'}.")
+            less = {rule: each["less"] for rule, each in beside["others"].items() if (each["less"]["value"] or 0.0) > 0}
+            won = [f"{rule} by {estimate(each)}" for rule, each in sorted(less.items(), key=lambda e: -e[1]["value"])]
+            coin = "; a coin is better" if beside["share"]["value"] < beside["bill"]["value"] else ""
+            said.append(f"{where}, {tariff}: {best}{coin}; cheaper for as much: {', '.join(won) or 'nothing'}.")
     return said or [f"{where}: the gap between the two models is not clear."]
 
 
@@ -209,7 +209,13 @@ ROWS = {
     "text as the local's": at("as", "local"),
     "as the cloud's": at("as", "cloud"),
 }
-AREAS = {"rule": at("rule"), "area": with_interval("area")} | {f"{e:.0%}": with_interval(f"{e:g}") for e in RECOVERED}
+AREAS = {
+    "rule": at("rule"),
+    "area": with_interval("area"),
+    **{f"bill at {share:.0%}": with_interval(f"{share:g}") for share in RECOVERED},
+    "more than KL at its bill": with_interval("more"),
+    "less bill for as much": with_interval("less"),
+}
 SEEDS = {"threshold": at("arm"), "seeds": at("seeds"), "difference": with_interval("difference")}
 TABLES = {"bill": "the bill of the cloud's", "over_coin": "recovered, less the bill: above 0 it beats a coin"}
 
@@ -223,7 +229,10 @@ def recovery_document(report: dict[str, Any]) -> Document:
         for key, what in TABLES.items():
             columns = {"arm": at("arm")} | {tariff: with_interval(key, tariff) for tariff in tariffs}
             blocks.append(table_of(f"{name}: {what}", part["rows"], columns))
-        blocks += [table_of(f"{name}: area and bills, {each}", part["areas"][each], AREAS) for each in tariffs]
+        for tariff in tariffs:
+            others = (part["beside_kl"][tariff] or {"others": {}})["others"]
+            rows = [row | others.get(row["rule"], {"more": None, "less": None}) for row in part["areas"][tariff]]
+            blocks.append(table_of(f"{name}: {tariff}", rows, AREAS))
         shares = {arm: with_interval("shares", arm) for arm in part["kinds"][0]["shares"]}
         columns = {"kind": at("kind"), "n": at("questions")} | {model: with_interval(model) for model in BOTH} | shares
         blocks.append(table_of(f"{name}: recovered, by kind and threshold", part["kinds"], columns))
