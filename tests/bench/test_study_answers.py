@@ -211,7 +211,7 @@ def test_a_rule_with_the_same_answers_at_half_the_bill_is_told_first_and_by_how_
         assert once["more"]["value"] > 0.0
     document = recovery_document(report)
     assert isinstance(document[0], Text)
-    assert "Cheaper: once, as much for 0.5" in document[0].text
+    assert "; cheaper for as much: once by 0.5" in document[0].text
     assert sum(isinstance(block, Chart) for block in document) == 2
     html.page("Title", document)
 
@@ -222,7 +222,7 @@ def test_two_seeds_are_drawn_again_independently_of_each_other():
     asked = design({seed: {"bundled": ()} for seed in (0, 1)}, ARMS[:4])
     [part] = recovery_report(RIGHT, asked, answers_grids(asked), [records, records])["parts"]
     differences = {each["arm"]: each["difference"] for each in part["seeds"]}
-    own = ways_of(records, ["kl:0.7"], RIGHT["right"], TARIFFS[0])[0][0][1:]
+    own = ways_of(records, KL[1:2], RIGHT["right"], TARIFFS[0])[0][0][1:]
     told = differences["kl:0.7"]
     assert told["value"] == 0.0
     # Of two independent ones the variances add up.

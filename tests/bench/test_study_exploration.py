@@ -24,7 +24,6 @@ from hybrid.lab.study.exploration import (
     OWN,
     PASSED,
     SCORED,
-    chosen,
     exploration_document,
     exploration_grids,
     exploration_report,
@@ -55,13 +54,15 @@ def test_fewer_branches_are_what_the_product_shows_and_pays_where_it_draws_so_fe
                 sampling = Sampling(seed=seed)
                 record = await try_branches((0.5, 1.3), world, question, sampling, no_check)
                 for heat, num in ((heat, num) for heat in (0.5, 1.3) for num in NUMS):
-                    told, requests = fewer(record["branches"][f"{heat:g}"], num)
+                    drawn = record["branches"][f"{heat:g}"]["drawn"]
+                    ways = fewer(record["branches"][f"{heat:g}"], num)
                     for way, choose in ((SCORED, "logprob"), (MAJORITY, "majority")):
                         arm = Arm("branches", "local", {"branches": num, "choose": choose})
                         own = await world.answer(question.text, arm, Sampling(heat, seed=seed), question.max_tokens)
-                        assert own.answer.text == told[chosen(told, num)[way]].text
-                        assert [*counted(own.requests)] == (requests["requests"] if way == SCORED else [])
-                        seen[len(told), len(record["branches"][f"{heat:g}"]["drawn"])] += 1
+                        assert own.answer.text == ways[way]["text"]
+                        assert ways[way]["right"] == question.grade(own.answer.text)
+                        assert [*counted(own.requests)] == ways[way]["requests"]
+                        seen[sum(draws[0] < num for *_, draws, _ in drawn), len(drawn)] += 1
 
     asyncio.run(compare())
     assert {num for num, of in seen if of > 1} > {1, 2}, "where all of the first are the same, and where they are not"

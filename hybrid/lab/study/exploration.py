@@ -11,15 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
-import numpy as np
-
 from hybrid.lab.arms import Arm, estimate_to_json
-from hybrid.lab.experiments.frame import Frame, bills, column, counted, told
-from hybrid.lab.experiments.grid import CLOUD, LOCAL, CheckAnswer, GradedQuestion, Grid, Record
+from hybrid.lab.experiments.frame import counted, told
+from hybrid.lab.experiments.grid import CLOUD, CheckAnswer, GradedQuestion, Grid, Record
 from hybrid.lab.experiments.peers_report import best_share
-from hybrid.lab.experiments.problem_report import answers_of
 from hybrid.lab.experiments.world import World
 from hybrid.lab.study.answers import answers_grids
 from hybrid.lab.study.design import Design
@@ -66,22 +64,20 @@ async def try_branches(
     return {"seed": sampling.seed, "branches": found}
 
 
-def fewer(recorded: Mapping[str, Any], num: int) -> tuple[list[Branch], dict[str, Any]]:
-    """Return the branches of the first ``num`` draws of a record, and the requests by which they are scored."""
+def fewer(recorded: Mapping[str, Any], num: int) -> dict[str, dict[str, Any]]:
+    """Return what each way to choose among the first ``num`` draws shows, whether it is right, and what it asks."""
     drawn = [(*each, [draw for draw in draws if draw < num], score) for *each, draws, score in recorded["drawn"]]
     first = [Branch((ONE,) * size, text, own, tuple(draws), score) for size, text, own, draws, score in drawn if draws]
-    return first, {"requests": recorded["requests"][: len(first)] if len(first) > 1 else []}
-
-
-def chosen(branches: Sequence[Branch], num: int) -> dict[str, int]:
-    """Return the number of the branch that is shown by each way to choose."""
     ways = {
-        SCORED: choose_branch(BranchRule(num), branches),
-        MAJORITY: choose_branch(BranchRule(num), [replace(each, cloud_logprob=None) for each in branches]),
-        OWN: max(branches, key=lambda each: each.local_logprob / len(each.tokens)),
-        "one draw": branches[0],
+        SCORED: choose_branch(BranchRule(num), first),
+        MAJORITY: choose_branch(BranchRule(num), [replace(each, cloud_logprob=None) for each in first]),
+        OWN: max(first, key=lambda each: each.local_logprob / len(each.tokens)),
+        "one draw": first[0],
     }
-    return {way: next(i for i, each in enumerate(branches) if each.draws == best.draws) for way, best in ways.items()}
+    right = dict(zip((each.text for each in first), recorded["right"], strict=False))
+    shown = {way: {"text": best.text, "right": right[best.text], "requests": []} for way, best in ways.items()}
+    shown[SCORED]["requests"] = recorded["requests"][: len(first)] if len(first) > 1 else []
+    return shown | {PASSED: {"right": any(right.values()), "requests": []}}
 
 
 def exploration_report(design: Design, grids: Sequence[Grid], found: Sequence[Sequence[Record]]) -> dict[str, Any]:
@@ -96,29 +92,31 @@ def exploration_report(design: Design, grids: Sequence[Grid], found: Sequence[Se
 
 
 def _rows(design: Design, records: Sequence[Record]) -> Iterator[dict[str, Any]]:
-    autos = [arm.name for arm in design.arms if weighs(arm.policy)]
-    local, cloud = (answers_of(records, model.name) for model in (LOCAL, CLOUD))
-    coldest: dict[Any, Any] = {}
-    others = {tariff.name: ways_of(records, autos, RIGHT["right"], tariff) for tariff in design.tariffs}
-    for temperature, num in ((heat, num) for heat in records[0]["branches"] for num in NUMS):
-        drawn = [fewer(each["branches"][temperature], num) for each in records]
-        known = [each["branches"][temperature]["right"] for each in records]
-        each_way = [chosen(branches, num) for branches, _ in drawn]
-        right = {way: [row[ways[way]] for row, ways in zip(known, each_way, strict=True)] for way in each_way[0]}
-        right[PASSED] = [any(row[: len(branches)]) for row, (branches, _) in zip(known, drawn, strict=True)]
-        for way, scores in right.items():
-            row: dict[str, Any] = {"temperature": float(temperature), "num": num, "way": way, "tariffs": {}}
-            for tariff in design.tariffs:
-                priced = tariff.setting, tariff.prices
-                frame = Frame(column(local, "right"), column(cloud, "right"), bills(cloud, *priced))
-                paid = frame.ratios(bills([sent for _, sent in drawn], *priced) * (way == SCORED))
-                # The cloud's own share is 1, and no number where the gap between the two models is not clear.
-                share = frame.shares(np.array(scores, dtype=np.float64)) * others[tariff.name][0][-1]
-                beyond = share - best_share(*others[tariff.name], paid)
-                row["tariffs"][tariff.name] = {"bill": told(paid), "beyond": told(beyond)}
-            less = told(share - coldest.setdefault((num, way), share))
-            level = estimate_to_json(wilson(sum(scores), len(scores)))
-            yield row | {"right": level, "share": told(share), "less_coldest": less}
+    """Yield a row for each, as if it were an arm beside those that weigh."""
+    heats = [*records[0]["branches"]]
+    keys = list(product(heats, NUMS, fewer(records[0]["branches"][heats[0]], 1)))
+    for record, heat, num in product(records, heats, NUMS):
+        found = {str((heat, num, way)): each for way, each in fewer(record["branches"][heat], num).items()}
+        record["arms"] = record["arms"] | found
+    arms = [Arm(str(key), "local") for key in keys] + [arm for arm in design.arms if weighs(arm.policy)]
+    ways = {tariff.name: ways_of(records, arms, RIGHT["right"], tariff) for tariff in design.tariffs}
+    shares = next(iter(ways.values()))[0]
+    for i, (heat, num, way) in enumerate(keys):
+        right = [record["arms"][str(keys[i])]["right"] for record in records]
+        coldest = shares[keys.index((heats[0], num, way))]
+        others = slice(len(keys), None)
+        yield {
+            "temperature": float(heat),
+            "num": num,
+            "way": way,
+            "right": estimate_to_json(wilson(sum(right), len(right))),
+            "share": told(shares[i]),
+            "less_coldest": told(shares[i] - coldest),
+            "tariffs": {
+                name: {"bill": told(paid[i]), "beyond": told(own[i] - best_share(own[others], paid[others], paid[i]))}
+                for name, (own, paid) in ways.items()
+            },
+        }
 
 
 def _said(part: Mapping[str, Any]) -> Iterator[str]:
