@@ -12,7 +12,7 @@ import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -27,6 +27,7 @@ from hybrid.lab.arms import Arm
 from hybrid.lab.experiments.frame import PRICES, SETTINGS, CacheAssumption, TokenPrices
 from hybrid.lab.experiments.grid import CLOUD, LOCAL, GradedQuestion, ModelPair, read_parts
 from hybrid.lab.experiments.questions import Half, as_questions, draw_problems, draw_questions, ordered, read_problems
+from hybrid.lab.experiments.world import NUM_CONTEXT
 from hybrid.lab.study.endpoint import EndpointPair
 from hybrid.lab.study.own_questions import read_own_questions
 from hybrid.run.composition import check_effect, policy_of
@@ -40,6 +41,8 @@ from hybrid.tasks.statistics import num_for_difference, num_for_rpi
 
 # So many questions of each pair where neither a number nor a power is given.
 NUM_QUESTIONS = 50
+# Tokens of a chat template, its system message among them.
+TEMPLATE_TOKENS = 128
 # What is said once for all arms, or is not of an answer's text.
 _NOT_OF_ARMS = {"temperature", "seed", "max_tokens", "offline", "conversation", "trace_rows", "learn"}
 
@@ -195,6 +198,10 @@ def read_design(path: Path, most: int | None = None, folder: Path | None = None)
         asked = pair.questions or table.questions
         with within(path, *(("pairs", name) if pair.questions else ()), "questions"):
             drawn[seed][name] = _draw(folder or path.parent, asked, min(asked.n or num, most or asked.n or num), seed)
+    for name, found in pairs.items():
+        if isinstance(found, ModelPair):  # a token is a byte at the least, and a template adds a few
+            longest = max(len(e.text.encode()) + e.max_tokens for drawn_of in drawn.values() for e in drawn_of[name])
+            pairs[name] = replace(found, num_context=max(NUM_CONTEXT, longest + TEMPLATE_TOKENS))
     more = table.temperature, table.options, cap, power
     return Design(table.name or path.stem, table.sections, pairs, drawn, arms, tariffs, *more)
 
