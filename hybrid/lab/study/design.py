@@ -195,13 +195,19 @@ def read_design(path: Path, most: int | None = None, folder: Path | None = None)
     num = math.ceil((power.num_needed or NUM_QUESTIONS) / len(seeds))
     drawn: dict[int, dict[str, tuple[GradedQuestion, ...]]] = {seed: {} for seed in seeds}
     for seed, (name, pair) in product(seeds, table.pairs.items()):
-        asked = pair.questions or table.questions
+        asked, before = pair.questions or table.questions, {e.text for of in drawn.values() for e in of.get(name, ())}
         with within(path, *(("pairs", name) if pair.questions else ()), "questions"):
-            drawn[seed][name] = _draw(folder or path.parent, asked, min(asked.n or num, most or asked.n or num), seed)
-    for name, found in pairs.items():
-        if isinstance(found, ModelPair):  # a token is a byte at the least, and a template adds a few
+            wanted = min(asked.n or num, most or asked.n or num)
+            found = _draw(folder or path.parent, asked, wanted + len(before), seed)
+            # A question that two seeds ask would count twice.
+            drawn[seed][name] = tuple(e for e in found if e.text not in before)[:wanted]
+            if not drawn[seed][name]:
+                msg = f"no question is left for seed {seed}: ask fewer with n, or with fewer seeds"
+                raise UsageError(msg)
+    for name, models in pairs.items():
+        if isinstance(models, ModelPair):  # a token is a byte at the least, and a template adds a few
             longest = max(len(e.text.encode()) + e.max_tokens for drawn_of in drawn.values() for e in drawn_of[name])
-            pairs[name] = replace(found, num_context=max(NUM_CONTEXT, longest + TEMPLATE_TOKENS))
+            pairs[name] = replace(models, num_context=max(NUM_CONTEXT, longest + TEMPLATE_TOKENS))
     more = table.temperature, table.options, cap, power
     return Design(table.name or path.stem, table.sections, pairs, drawn, arms, tariffs, *more)
 
@@ -244,7 +250,11 @@ def _draw(folder: Path, table: _QuestionsTable, num: int, seed: int) -> tuple[Gr
         msg = f"path is {'missing: the file of' if table.path is None else 'not for'} the kind {table.kind}"
         raise UsageError(msg)
     if table.kind == "problems":
-        return as_questions(draw_problems(table.split, math.ceil(num / len(FAMILIES)), seed)[:num])
+        try:
+            return as_questions(draw_problems(table.split, math.ceil(num / len(FAMILIES)), seed)[:num])
+        except ValueError as error:
+            msg = f"n is too much for all seeds: {error}"
+            raise UsageError(msg) from None
     if table.kind == "assistant":
         return tuple(draw_questions(table.split, num, seed))
     path = folder / (table.path or "")
@@ -299,7 +309,9 @@ def _arms(path: Path, tables: Iterable[Mapping[str, Any]]) -> tuple[Arm, ...]:
 
 
 def _combined(table: Mapping[str, Any]) -> Iterator[Arm]:
-    for key in ("policy", *table):
+    if "policy" not in table:
+        raise UsageError("policy is missing")
+    for key in table:
         check_known(key, {"name", *names_for(SettingScope.ANSWER) - _NOT_OF_ARMS}, "setting of an arm")
     swept = {key: value if isinstance(value, list) else [value] for key, value in table.items() if key != "name"}
     for values in product(*swept.values()):
