@@ -14,19 +14,15 @@ from hybrid.cli.command import check_writable, exit_codes, progress, write_whole
 from hybrid.cli.lab_tables import (
     AsJson,
     BenchSplit,
-    Cell,
     Out,
     Processes,
     agreement_line,
-    at,
-    estimate,
     out_folder,
     show,
-    table_of,
-    with_interval,
 )
 from hybrid.errors import UsageError
 from hybrid.report import Block, Document, Table, Text
+from hybrid.report.tables import Cell, at, estimate, table_of, with_interval
 
 if TYPE_CHECKING:
     from collections.abc import Callable

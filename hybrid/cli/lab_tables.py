@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +12,7 @@ import typer
 
 from hybrid.errors import UsageError
 from hybrid.report import Block, Document, Table, Text, terminal
+from hybrid.report.tables import Cell, at, estimate, table_of, with_interval
 
 SETTINGS = ("U", "C", "S", "SU", "new")
 PRICE = "1/0.1/4"
@@ -57,46 +58,6 @@ def write_drawing(path: Path, drawing: str) -> None:
     except OSError as error:
         msg = f"--plot {path}: {error.strerror}"
         raise UsageError(msg) from None
-
-
-Cell = Callable[[Any], str]
-"""Writes one cell of a row."""
-
-
-def table_of(title: str, rows: Iterable[Any], columns: Mapping[str, Cell], titles: Iterable[str] = ()) -> Table:
-    """Return a table of rows, a cell of each by its column's title. ``titles``: others, in the columns' order."""
-    cells = [tuple(cell(row) for cell in columns.values()) for row in rows]
-    return Table(title, tuple(titles or columns), cells)
-
-
-def at(*path: Any, form: str = "") -> Cell:
-    """Write what stands at a path; a dash where it is undefined."""
-
-    def cell(row: Any) -> str:
-        for key in path:
-            row = row[key]
-        return "-" if row is None else format(row, form)
-
-    return cell
-
-
-def with_interval(*path: Any, digits: int = 2) -> Cell:
-    """Write the estimate at a path."""
-
-    def cell(row: Any) -> str:
-        for key in path:
-            row = row[key]
-        return estimate(row, digits)
-
-    return cell
-
-
-def estimate(told: dict[str, Any] | None, digits: int = 2) -> str:
-    """Write a value with its interval; a dash where it is undefined."""
-    if told is None or told["value"] is None:
-        return "-"
-    low, high = ("?" if told[end] is None else f"{told[end]:.{digits}f}" for end in ("low", "high"))
-    return f"{told['value']:.{digits}f} ({low} to {high})"
 
 
 def agreement_line(told: dict[str, Any]) -> Text:

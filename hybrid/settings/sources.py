@@ -21,10 +21,10 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from platformdirs import user_cache_path, user_config_path, user_state_path
 from pydantic import ValidationError
@@ -55,6 +55,9 @@ _WORDS = (
         "finite_number": "must be a finite number",
         "string_too_short": "must not be empty",
         "tuple_type": "must be a list of texts",
+        "too_short": "must not be empty",
+        "model_type": "must be names with values",
+        "mapping_type": "must be names with values",
         "greater_than": "must be more than {gt}",
         "greater_than_equal": "must be at least {ge}",
         "less_than": "must be less than {lt}",
@@ -245,11 +248,27 @@ def _validated(values: Mapping[str, object], place: Callable[[str], str] = lambd
             value = first["input"]
             shown = ", ".join(map(repr, value)) if isinstance(value, list | tuple) and value else repr(value)
             given = f"it is {shown}" + (f" in {where}" if where else "")
-            words = _WORDS.get(first["type"])
-            told = words.format_map(first.get("ctx", {})) if words else first["msg"].removeprefix("Value error, ")
+            told = _fault(first)
             share = "; 5 % is 0.05" if name == "risk" and first["type"] == "less_than" else ""
             msg = f"{to_one_line(name)}: {told} ({given}{share})"
         raise UsageError(msg) from None
+
+
+def _fault(first: Mapping[str, Any]) -> str:
+    words = _WORDS.get(first["type"])
+    return words.format_map(first.get("ctx", {})) if words else str(first["msg"]).removeprefix("Value error, ")
+
+
+def told_fault(error: ValidationError, known: Iterable[str]) -> tuple[tuple[str, ...], str]:
+    """Return where the first fault of other data is (names; numbers from 1), and what it is; ``known``: its keys."""
+    first = error.errors(include_url=False)[0]
+    where = tuple(to_one_line(part + 1 if isinstance(part, int) else part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(where[-1], [*known], 1, cutoff=0.5)
+        return where, f"is not known: did you mean {near[0]}?" if near else f"is not known ({', '.join(known)} are)"
+    if first["type"] == "missing":
+        return where, "is missing"
+    return where, _fault(first) + (f" (it is {first['input']!r})" if where else "")
 
 
 def _environment() -> _SettingsSource:

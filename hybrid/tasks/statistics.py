@@ -30,6 +30,8 @@ MIN_GAP_IN_STANDARD_ERRORS = 2
 # What a 95 % interval leaves out at either end, and the normal quantile there.
 TAIL = 0.025
 NORMAL_QUANTILE = 1.959963984540054
+# The normal quantile of four of five: a power of 80 %.
+POWER_QUANTILE = 0.8416212335729143
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,28 @@ def wilson(num_right: int, num_problems: int) -> Estimate:
     centre = (num_right + z2 / 2) / (num_problems + z2)
     half = NORMAL_QUANTILE / (num_problems + z2) * math.sqrt(num_problems * share * (1 - share) + z2 / 4)
     return Estimate(share, max(0.0, centre - half) if num_right else 0.0, centre + half if share < 1 else 1.0)
+
+
+def num_for_rpi(half_width: float, gap: float, discordance: float, share: float = 0.5) -> int:
+    """Return how many problems narrow the 95 % interval of an RPI to so much either way, by the delta method.
+
+    ``gap``: the difference of the models in right answers; ``discordance``: the share of problems that one of them
+    solves alone. Of a hybrid that answers each of these as one of the two, and so recovers ``share``, the error of the
+    ratio has the variance discordance share (1 - share) / (gap^2 n); half is the worst.
+
+    >>> num_for_rpi(0.1, gap=0.5, discordance=0.5), num_for_rpi(0.05, gap=0.5, discordance=0.5)
+    (193, 769)
+    """
+    return math.ceil(NORMAL_QUANTILE**2 * discordance * share * (1.0 - share) / (gap * half_width) ** 2)
+
+
+def num_for_difference(difference: float, discordance: float) -> int:
+    """Return how many problems show a paired difference in right answers in four of five runs (McNemar 1947).
+
+    >>> num_for_difference(0.1, discordance=0.2)
+    157
+    """
+    return math.ceil((NORMAL_QUANTILE + POWER_QUANTILE) ** 2 * discordance / difference**2)
 
 
 def auroc(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float | None:

@@ -16,7 +16,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -74,7 +74,8 @@ class Grid:
     """Questions over a pair of models, and what is tried with each. Pickled: every process has its own.
 
     ``content``: all that a record depends on beside models, question and seed, for ``json.dumps``. ``num_answers``:
-    about how many a question takes. ``top_k``: tokens that are drawn from; 0: all.
+    about how many a question takes. ``top_k``: tokens that are drawn from; 0: all. ``seed``: added to
+    that of the run.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Grid:
     arms: tuple[Arm, ...] = (CLOUD, LOCAL)
     temperature: float = 0.0
     top_k: int = 0
+    seed: int = 0
 
     async def answer(self, world: World, number: int, seed: int, check: CheckAnswer) -> Record:
         """Try one question and return its record; the world forgets it afterwards."""
@@ -115,6 +117,23 @@ class ModelPair:
     cloud: Path
     critic: Path | None = None
 
+    @property
+    def identity(self) -> list[Any]:
+        """What records depend on."""
+        return [(path.name, path.stat().st_size) for path in (self.local, self.cloud, self.critic) if path]
+
+    def open(self, folder: Path) -> AbstractAsyncContextManager[World]:  # noqa: ARG002  (an endpoint keeps answers there)
+        """Open both models, a context each."""
+        return open_world(self.local, self.cloud, critic=self.critic)
+
+
+class RunPair(Protocol):
+    """What questions are asked of: ``ModelPair``, or an endpoint beside a local model."""
+
+    @property
+    def identity(self) -> list[Any]: ...  # noqa: D102
+    def open(self, folder: Path) -> AbstractAsyncContextManager[World]: ...  # noqa: D102
+
 
 @dataclass(frozen=True)
 class GridRun:
@@ -124,7 +143,7 @@ class GridRun:
     """
 
     grids: tuple[Grid, ...]
-    pairs: Mapping[str, ModelPair]
+    pairs: Mapping[str, RunPair]
     folder: Path
     seed: int = 0
     num_processes: int = 2
@@ -139,9 +158,8 @@ class GridRun:
         """Name a question of a grid by all that its record depends on."""
         grid = self.grids[unit[0]]
         pair, question = self.pairs[grid.pair], grid.questions[unit[1]]
-        files = [(path.name, path.stat().st_size) for path in (pair.local, pair.cloud, pair.critic) if path]
-        what = [VERSION, files, *grid.content, question.text, question.max_tokens]
-        return hashlib.sha256(json.dumps([*what, self.seed, self.check_share]).encode()).hexdigest()[:24]
+        what = [VERSION, pair.identity, *grid.content, question.text, question.max_tokens]
+        return hashlib.sha256(json.dumps([*what, self.seed + grid.seed, self.check_share]).encode()).hexdigest()[:24]
 
     def cost(self, unit: tuple[int, int]) -> float:
         """Estimate how long a question takes, in tokens of all its answers."""
@@ -154,9 +172,9 @@ def run_grids(run: GridRun, report_progress: Callable[[str], None]) -> list[list
     make_folder(run.folder)
     keys = {unit: run.key(unit) for unit in run.units}
     done = read_parts(run.folder)
-    left = [unit for unit in run.units if keys[unit] not in done]
-    if len(left) < len(keys):
-        report_progress(f"{len(keys) - len(left)} of {len(keys)} questions were answered before")
+    left = list({keys[unit]: unit for unit in run.units if keys[unit] not in done}.values())  # equal ones once
+    if num_done := sum(key in done for key in keys.values()):
+        report_progress(f"{num_done} of {len(keys)} questions were answered before")
     if left:
         _run_children(run, left, report_progress)
         done = read_parts(run.folder)
@@ -255,9 +273,8 @@ async def _answer_all(run: GridRun, tasks: Any, news: Any) -> None:
                 name = run.grids[unit[0]].pair
                 if name not in worlds:
                     pair = run.pairs[name]
-                    world = open_world(pair.local, pair.cloud, critic=pair.critic)
-                    worlds[name] = await stack.enter_async_context(world)
-                    if run.check_share:
+                    worlds[name] = await stack.enter_async_context(pair.open(run.folder))
+                    if run.check_share and isinstance(pair, ModelPair):
                         driver = open_driver(pair.local, pair.cloud, pair.critic)
                         drivers[name] = await stack.enter_async_context(driver)
                 record = await _answer(run, unit, worlds[name], drivers.get(name))
@@ -277,7 +294,7 @@ async def _answer(run: GridRun, unit: tuple[int, int], world: World, client: Ser
                 await compare_with_client(client, world, question.text, arm, sampling, answered, question.max_tokens)
             )
 
-    record = await grid.answer(world, unit[1], run.seed + unit[1], check)
+    record = await grid.answer(world, unit[1], run.seed + grid.seed + unit[1], check)
     return record | {"checked": checked}
 
 

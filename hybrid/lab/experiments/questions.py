@@ -10,8 +10,9 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from hybrid.errors import UsageError
 from hybrid.lab.arms import Arm
@@ -22,6 +23,7 @@ from hybrid.tasks.assistant import QUESTIONS, AssistantQuestion, QuestionSplit
 from hybrid.tasks.problem import Wording
 
 Half: TypeAlias = Literal["calibration", "test"]
+Asked = TypeVar("Asked", bound=GradedQuestion)
 # The real models: a reference, and what is made of it; a pair is called by the local one.
 REFERENCE = "real"
 PAIRS = {"q3": "real:q3", "d2": "real:d2", "d4": "real:d4"}
@@ -72,6 +74,7 @@ def draw_problems(split: Half, num: int, seed: int) -> tuple[Problem, ...]:
     return tuple(problems[turn] for turn in range(num) for problems in drawn if turn < len(problems))
 
 
+@cache
 def fitted_problems() -> tuple[Problem, ...]:
     """Return the calibration problems that scores are fitted on, the families taking turns."""
     drawn = [distinct(family, "calibration", NUM_FITTED, FITTED_SEED) for family in FAMILIES]
@@ -88,7 +91,12 @@ def draw_questions(
 ) -> Sequence[AssistantQuestion]:
     """Draw questions in an order that the seed alone decides; fewer where there are not so many."""
     found = [each for each in QUESTIONS if split in {None, each.split} and (each.graded or not graded)]
-    return sorted(found, key=lambda each: hashlib.sha256(f"{seed} {each.text}".encode()).digest())[:num]
+    return ordered(found, seed)[:num]
+
+
+def ordered(questions: Sequence[Asked], seed: int) -> tuple[Asked, ...]:
+    """Return questions in an order that the seed alone decides."""
+    return tuple(sorted(questions, key=lambda each: hashlib.sha256(f"{seed} {each.text}".encode()).digest()))
 
 
 # Problems with right answers from a file, for pairs of models that were trained on other tasks than the bundled one.
