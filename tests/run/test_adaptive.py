@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from cases import each
+from cases import each, each_of
 
 from hybrid.errors import Unreachable, UsageError
 from hybrid.pairs.profile import PairObserver, PairRecord, lost_in
@@ -52,7 +52,7 @@ def test_each_answer_is_an_answer_of_kl_with_its_arms_settings(house, run, tempe
     answers = run(answered(house(), range(14), temperature=temperature))
     arms = [arm_of(answer) for answer in answers]
     assert len(set(arms)) > 2, "several arms were tried"
-    for seed, (arm, answer) in enumerate(zip(arms, answers, strict=True)):
+    for seed, (arm, answer) in each_of(enumerate(zip(arms, answers, strict=True))):
         [again] = run(answered(house(), [seed], policy="kl", temperature=temperature, **arm._asdict()))
         same = {"timing": answer.timing, "notes": answer.notes}
         assert replace(again, **same) == answer, arm
