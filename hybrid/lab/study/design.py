@@ -143,8 +143,11 @@ class _DesignTable(_Table):
 _TABLES: Mapping[str, type[BaseModel]] = {"questions": _QuestionsTable, "pairs": _PairTable, "power": Power}
 
 
-def read_design(path: Path, most: int | None = None) -> Design:
-    """Read a design's file. ``most``: no more questions of a pair, and the first seed alone. Raises UsageError."""
+def read_design(path: Path, most: int | None = None, folder: Path | None = None) -> Design:
+    """Read a design's file. ``most``: no more questions of a pair, the first seed alone. ``folder``: of its paths.
+
+    Raises UsageError.
+    """
     try:
         table = _DesignTable.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
@@ -162,7 +165,7 @@ def read_design(path: Path, most: int | None = None) -> Design:
     pairs: dict[str, Pair] = {}
     for name, pair in table.pairs.items():
         with _within(path, "pairs", name):
-            pairs[name] = _pair(path.parent, pair, table.cap)
+            pairs[name] = _pair(folder or path.parent, pair, table.cap)
     with _within(path):
         cap = None if table.cap is None else usd_to_nanousd(str(table.cap), "cap")
         tariffs = tuple(map(_tariff, table.tariffs))
@@ -173,7 +176,7 @@ def read_design(path: Path, most: int | None = None) -> Design:
     for seed, (name, pair) in product(seeds, table.pairs.items()):
         asked = pair.questions or table.questions
         with _within(path, *(("pairs", name) if pair.questions else ()), "questions"):
-            drawn[seed][name] = _draw(path.parent, asked, min(asked.n or num, most or asked.n or num), seed)
+            drawn[seed][name] = _draw(folder or path.parent, asked, min(asked.n or num, most or asked.n or num), seed)
     more = table.temperature, table.options, cap, table.power
     return Design(table.name or path.stem, table.sections, pairs, drawn, arms, tariffs, *more)
 

@@ -49,7 +49,7 @@ class EndpointPair:
     @asynccontextmanager
     async def open(self, folder: Path) -> AsyncIterator[World]:
         """Open a client that spends under the folder's name. Raises EngineError."""
-        settings = self.settings.model_copy(update={"spender": f"experiment {os.path.abspath(folder)}"})
+        settings = self.settings.model_copy(update={"spender": f"experiment {folder}"})
         async with ClientOpener(settings, shipped_only=True) as client:
             yield EndpointWorld(client, folder, self.identity)
 
