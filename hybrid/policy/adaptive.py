@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import starmap
 from typing import NamedTuple
 
 from hybrid.defer.dials import FLOOR, RAISED_FLOOR
@@ -26,8 +25,9 @@ from hybrid.policy.plan import WORTH
 from hybrid.policy.rules.divergence_threshold import KL_SPAN, THRESHOLD
 
 ADAPTIVE = "kl:adaptive"
-# A dearer answer counts as this dear: rewards have a range.
+# A dearer answer counts as this dear; the range of a reward, in bills of the cloud's own.
 MOST_BILL = 3.0
+IN_BILLS = MOST_BILL + WORTH
 # All bounds together are wrong in so many histories; they are tightest at some 50 answers, and none is told of fewer
 # rewards than these.
 ALPHA, RHO2, FEWEST = 0.05, 0.1, 4
@@ -49,7 +49,7 @@ PRESET_ARM = KlArm(THRESHOLD.value(None, "kl"), KL_SPAN, HANDOFF_TOKENS)
 # Three thresholds with short requests and with long ones, which cost less where prefixes are charged anew; and short
 # spans, for a pair whose drafts are mostly turned down.
 _OTHERS = ((0.1, 32, 4), (1.5, 32, 4), (0.1, 128, 96), (0.5, 128, 96), (1.5, 128, 96), (0.5, 8, 4))
-ARMS = (PRESET_ARM, *starmap(KlArm, _OTHERS))
+ARMS = (PRESET_ARM, *(KlArm(*settings) for settings in _OTHERS))
 
 
 class ArmCounts(NamedTuple):
@@ -89,7 +89,7 @@ class ArmChoice(NamedTuple):
 
 def reward(bill: float, lost: float) -> float:
     """Return what an answer was worth, in [-1, 0]. ``bill``: in multiples of the cloud's own; ``lost``: in [0, 1]."""
-    return -1.0 if lost == 1.0 else -(min(bill, MOST_BILL) + WORTH * lost) / (MOST_BILL + WORTH)
+    return -1.0 if lost == 1.0 else -(min(bill, MOST_BILL) + WORTH * lost) / IN_BILLS
 
 
 def lost_share(local: Sequence[float | None], others: Sequence[float | None] = ()) -> float:

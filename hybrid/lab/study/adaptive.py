@@ -1,13 +1,11 @@
 """Section adaptive: ``kl:adaptive`` beside each of its arms, and beside the best of them in hindsight.
 
-Every arm answers every question once, by the product itself. The bandit is then played over these records, by the code
-that chooses in a client, along streams of questions drawn from them with replacement. Its intervals are over streams:
-between what 95 % of them lie. Laws: ``tests/bench/test_study_adaptive.py``.
+Each arm answers each question; over the records a client's bandit is played, along streams drawn with replacement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +19,7 @@ from hybrid.lab.experiments.world import World
 from hybrid.lab.study.design import Design, NamedTariff
 from hybrid.lab.study.section import Section
 from hybrid.pairs.profile import lost_in
-from hybrid.policy.adaptive import ADAPTIVE, ARMS, MOST_BILL, ArmCounts, choose_arm, reward
-from hybrid.policy.plan import WORTH
+from hybrid.policy.adaptive import ADAPTIVE, ARMS, IN_BILLS, ArmCounts, choose_arm, reward
 from hybrid.prob import Floats
 from hybrid.report import Axis, Block, Chart, Document, Heading, Text
 from hybrid.report.tables import at, estimate, table_of, with_interval
@@ -31,8 +28,6 @@ from hybrid.types import Sampling
 FIXED = tuple(Arm(str(arm), "kl", {"threshold": arm.threshold, "span": arm.span, "hold": arm.hold}) for arm in ARMS)
 EVERY = (*FIXED, LOCAL, CLOUD)
 STREAMS, ANSWERS = 40, 1000
-# The range of a reward: what is told is a cost, in bills of the cloud's own.
-IN_BILLS = MOST_BILL + WORTH
 
 
 def adaptive_grids(design: Design) -> tuple[Grid, ...]:
@@ -116,7 +111,7 @@ def _part(pair: str, records: Sequence[Record], tariff: NamedTariff, num: int, l
     }
 
 
-def _said(part: Mapping[str, Any]) -> str:
+def _said(part: dict[str, Any]) -> str:
     best, end = min(part["arms"], key=lambda arm: arm["cost"]["value"]), part["curve"][-1]
     return (
         f"{part['pair']}, {part['tariff']}: over {end['answers']} answers {ADAPTIVE} costs {estimate(end['adaptive'])} "
