@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -138,6 +140,37 @@ def test_what_many_processes_add_at_once_adds_up_beside_what_else_is_counted(rec
         list(threads.map(lambda one: one.add_arm("m", OTHER, ArmCounts(1, 1, -0.5, 0.25)), alone))
     assert record.read_arms("m") == {OTHER: ArmCounts(24, 24, -12.0, 6.0)}
     assert record.read("m") == {} == record.read_arms("other")
+
+
+ADDS = """
+import sys
+from pathlib import Path
+from hybrid.pairs.profile import PairRecord
+from hybrid.policy.adaptive import ArmCounts
+record = PairRecord(Path(sys.argv[1]), "digest", "http://there")
+for _ in range(int(sys.argv[2])):
+    assert record.add_arm("m", sys.argv[3], ArmCounts(1, 1, -0.5, 0.25))
+    print("added", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_of_two_processes_nothing_is_lost_beside_a_third_that_is_killed(record):
+    """What was added stands, whole, whenever another one dies."""
+
+    def adding(num):
+        command = [sys.executable, "-c", ADDS, str(record.path), str(num), OTHER]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    with adding(10_000) as killed, adding(8) as one, adding(8) as other:
+        killed.stdout.readline()
+        killed.kill()
+        told = 1 + killed.stdout.read().count("added\n")
+        assert [each.wait() for each in (one, other)] == [0, 0]
+    [counts] = record.read_arms("m").values()
+    assert counts.tried == counts.num == -2.0 * counts.total
+    assert 16 + told <= counts.tried <= 16 + told + 1, "one may have been added and not told"
+    assert record._arms.damage is None
 
 
 @each("text", ["", "nonsense", '{"version": 1}', '{"version": 2, "adaptive": {}}'])
