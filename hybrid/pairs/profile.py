@@ -231,18 +231,14 @@ def _are_arms(entry: object) -> bool:
     return False
 
 
-def lost_in(answer: Answer) -> float:
-    """Return what is known to be lost of an answer, as ``lost_share`` has it."""
-    nats = [(each.source, None if each.kl is None else each.kl.lower) for each in answer.tokens]
-    return lost_share(*([kl for source, kl in nats if source == side] for side in ("local", "cloud")))
-
-
 def _taught_by(answer: Answer) -> ArmCounts:
     """Return what an answer teaches of its arm: nothing where the cloud failed, or no bill is known."""
     bill, failed = answer.bill.times_cloud_only, answer.degraded_kind
     if bill is None or failed not in {None, "budget"}:
         return ArmCounts(tried=1)
-    earned = reward(bill, 1.0 if failed else lost_in(answer))
+    nats = [(each.source, None if each.kl is None else each.kl.lower) for each in answer.tokens]
+    sides = ([kl for source, kl in nats if source == side] for side in ("local", "cloud"))
+    earned = reward(bill, 1.0 if failed else lost_share(*sides))
     return ArmCounts(1, 1, earned, earned**2)
 
 

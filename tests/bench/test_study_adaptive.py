@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,8 +17,9 @@ from hybrid.lab.arms import Arm
 from hybrid.lab.experiments.frame import PRICES, SETTINGS
 from hybrid.lab.experiments.questions import as_questions, draw_problems
 from hybrid.lab.experiments.world import open_world
-from hybrid.lab.study.adaptive import ADAPTIVE_SECTION, EVERY, FIXED, adaptive_grids, play
+from hybrid.lab.study.adaptive import ADAPTIVE_SECTION, EVERY, FIXED, adaptive_grids, lost_of, play
 from hybrid.lab.study.design import Design, NamedTariff
+from hybrid.policy.adaptive import lost_share
 from hybrid.report import Chart, Table
 from hybrid.types import Sampling
 
@@ -29,8 +31,14 @@ BEST = 4
 
 
 def answer(share, *, right, lost):
-    """An answer at a share of what the cloud alone takes."""
-    return {"right": right, "lost": lost, "requests": [["write", round(500 * share), 0, 0, 0]] if share else []}
+    """An answer at a share of what the cloud alone takes, of one local token; all is lost of one that nobody saw."""
+    trace = [] if lost == 1.0 else [(0, -math.log1p(-lost), None, "accepted")]
+    return {
+        "right": right,
+        "pieces": [("x", "checked")],
+        "trace": trace,
+        "requests": [["write", round(500 * share), 0, 0, 0]] if share else [],
+    }
 
 
 def records(num, shares, losses):
@@ -43,7 +51,7 @@ def records(num, shares, losses):
                 for arm, share, lost in zip(FIXED, shares, losses, strict=True)
             }
             | {"local": answer(0.0, right=False, lost=1.0)}
-            | {"cloud": {"right": True, "lost": 0.0, "requests": [CLOUD_WRITES]}}
+            | {"cloud": {"right": True, "pieces": [("x", "cloud")], "trace": [], "requests": [CLOUD_WRITES]}}
         }
         for i in range(num)
     ]
@@ -96,7 +104,7 @@ def test_where_nothing_is_graded_costs_are_told_and_shares_are_not():
     found = records(20, [0.5] * 7, [0.1] * 7)
     for arm in each_of(each for record in found for each in record["arms"].values()):
         arm["right"] = None
-        assert arm["lost"] <= 1.0
+        assert lost_of(arm) <= 1.0
     part = part_of(found, answers=100)
     assert (part["arms"][0]["share"]["value"], part["curve"][-1]["more"]["value"]) == (None, None)
     assert part["arms"][0]["cost"]["value"] == pytest.approx(0.72, abs=1e-4)
@@ -131,7 +139,9 @@ def test_a_world_keeps_what_each_arm_lost_and_learns_nothing_between_questions()
             return record, one, other
 
     record, one, other = asyncio.run(tried())
-    assert list(record["arms"]) == [arm.name for arm in EVERY]
-    assert [record["arms"][name]["lost"] for name in ("local", "cloud")] == [1.0, 0.0]
-    assert all(0.0 <= record["arms"][arm.name]["lost"] < 1.0 for arm in FIXED)
+    lost = {name: lost_of(each) for name, each in record["arms"].items()}
+    assert lost.keys() == {arm.name for arm in EVERY}
+    assert (lost["local"], lost["cloud"]) == (1.0, 0.0)
+    local = [token.kl.lower for token in other.answer.tokens if token.source == "local"]
+    assert 0.0 < lost[FIXED[0].name] == pytest.approx(lost_share(local), abs=1e-3)
     assert (one.answer.tokens, one.requests) == (other.answer.tokens, other.requests)

@@ -5,25 +5,23 @@ Each arm answers each question; over the records a client's bandit is played, al
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from hybrid.lab.arms import Arm
 from hybrid.lab.experiments.frame import Frame, bills, column, told
-from hybrid.lab.experiments.grid import CLOUD, LOCAL, CheckAnswer, GradedQuestion, Grid, Record, arms_to_json
+from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid, Record
 from hybrid.lab.experiments.peers_report import best_share
-from hybrid.lab.experiments.trials import answer_arms, spent_record
-from hybrid.lab.experiments.world import World
+from hybrid.lab.study.answers import answers_grids
 from hybrid.lab.study.design import Design, NamedTariff
 from hybrid.lab.study.section import Section
-from hybrid.pairs.profile import lost_in
-from hybrid.policy.adaptive import ADAPTIVE, ARMS, IN_BILLS, ArmCounts, choose_arm, reward
+from hybrid.policy.adaptive import ADAPTIVE, ARMS, IN_BILLS, ArmCounts, choose_arm, lost_share, reward
 from hybrid.prob import Floats
 from hybrid.report import Axis, Block, Chart, Document, Heading, Text
 from hybrid.report.tables import at, estimate, table_of, with_interval
-from hybrid.types import Sampling
 
 FIXED = tuple(Arm(str(arm), "kl", {"threshold": arm.threshold, "span": arm.span, "hold": arm.hold}) for arm in ARMS)
 EVERY = (*FIXED, LOCAL, CLOUD)
@@ -31,32 +29,22 @@ STREAMS, ANSWERS = 40, 1000
 
 
 def adaptive_grids(design: Design) -> tuple[Grid, ...]:
-    """Return each pair's questions under every arm."""
-    content = ("adaptive", design.temperature, arms_to_json(EVERY))
-    return tuple(
-        Grid(f"adaptive, {pair}", pair, questions, try_fixed, content, len(EVERY), EVERY, design.temperature)
-        for pair, questions in design.questions.items()
-    )
+    """Return each pair's questions under every arm, in the place of the design's own."""
+    return answers_grids(replace(design, arms=FIXED))
 
 
-async def try_fixed(world: World, question: GradedQuestion, sampling: Sampling, check: CheckAnswer) -> Record:
-    """Let every arm answer; keep who is right, what was paid and what is known to be lost."""
-    answers, graded = await answer_arms(world, question, EVERY, sampling, check), getattr(question, "graded", True)
-    kept = {
-        name: {"right": question.grade(each.answer.text) if graded else None, "lost": lost_in(each.answer)}
-        for name, each in answers.items()
-    }
-    arms = {name: spent_record(each) | kept[name] for name, each in answers.items()}
-    return {"text": question.text, "kind": question.kind, "arms": arms}
+def lost_of(answer: Mapping[str, Any]) -> float:
+    """Return what is known to be lost of a recorded answer, as a client has it."""
+    nats = {position: low for position, low, *_ in answer["trace"]}
+    writers = [(who == "cloud", nats.get(position)) for position, (_, who) in enumerate(answer["pieces"])]
+    return lost_share(*([low for by_cloud, low in writers if by_cloud == side] for side in (False, True)))
 
 
 def play(rewards: Floats, seed: int) -> list[int]:
     """Return the arms that are chosen along a stream; ``rewards``: of A arms at each of its T answers, shape (A, T)."""
-    counts, chosen = dict[str, ArmCounts](), list[int]()
-    for coin, earned in zip(
-        np.random.default_rng(seed).random(len(rewards.T)).tolist(), rewards.T.tolist(), strict=True
-    ):
-        arm = choose_arm(counts, coin).arm
+    counts, chosen, draw = dict[str, ArmCounts](), list[int](), np.random.default_rng(seed).random
+    for earned in rewards.T.tolist():
+        arm = choose_arm(counts, draw()).arm
         chosen.append(ARMS.index(arm))
         now = earned[chosen[-1]]
         counts[str(arm)] = counts.get(str(arm), ArmCounts()).plus(ArmCounts(1, 1, now, now**2))
@@ -66,16 +54,18 @@ def play(rewards: Floats, seed: int) -> list[int]:
 def adaptive_report(design: Design, grids: Sequence[Grid], found: Sequence[Sequence[Record]]) -> dict[str, Any]:
     """Return each arm, and as answers come regret and what is recovered at an equal bill, by pair and tariff."""
     size = int(design.options.get("streams", STREAMS)), int(design.options.get("answers", ANSWERS))
-    pairs = zip((grid.pair for grid in grids), found, strict=True)
-    parts = [_part(pair, records, tariff, *size) for pair, records in pairs for tariff in design.tariffs]
+    of_pairs: dict[str, list[Record]] = {grid.pair: [] for grid in grids}
+    for grid, records in zip(grids, found, strict=True):
+        of_pairs[grid.pair] += records
+    parts = [_part(pair, own, tariff, *size) for pair, own in of_pairs.items() for tariff in design.tariffs]
     return {"parts": parts, "summary": [_said(part) for part in parts]}
 
 
 def _part(pair: str, records: Sequence[Record], tariff: NamedTariff, num: int, length: int) -> dict[str, Any]:
     answers = [[each["arms"][arm.name] for each in records] for arm in EVERY]
     paid = np.array([bills(own, tariff.setting, tariff.prices) for own in answers])
-    right, lost = (np.array([column(own, name) for own in answers]) for name in ("right", "lost"))
-    rewards = np.vectorize(reward)(paid / paid[-1], lost)[: len(ARMS)]
+    right = np.array([column(own, "right") for own in answers])
+    rewards = np.vectorize(reward)(paid / paid[-1], [[*map(lost_of, own)] for own in answers])[: len(ARMS)]
     drawn = np.random.default_rng(0).integers(len(records), size=(num, length))
     chosen = np.array([play(rewards[:, own], number) for number, own in enumerate(drawn)])
     frame, step = Frame(right[-2], right[-1], paid[-1]), length // 10
@@ -145,4 +135,4 @@ def adaptive_document(report: dict[str, Any]) -> Document:
 
 
 TITLE, OPTIONS = "The adaptive threshold: a bandit over settings of kl", ("streams", "answers")
-ADAPTIVE_SECTION = Section("adaptive", TITLE, adaptive_grids, adaptive_report, adaptive_document, OPTIONS)
+ADAPTIVE_SECTION = Section("adaptive", TITLE, adaptive_grids, adaptive_report, adaptive_document, OPTIONS, False)

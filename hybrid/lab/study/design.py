@@ -24,7 +24,7 @@ from hybrid.engine.real_models import model_file
 from hybrid.errors import UsageError, to_one_line
 from hybrid.lab.arms import Arm
 from hybrid.lab.experiments.frame import PRICES, SETTINGS, CacheAssumption, TokenPrices
-from hybrid.lab.experiments.grid import CLOUD, LOCAL, GradedQuestion, ModelPair
+from hybrid.lab.experiments.grid import CLOUD, LOCAL, GradedQuestion, ModelPair, read_parts
 from hybrid.lab.experiments.questions import Half, as_questions, draw_problems, draw_questions, ordered, read_problems
 from hybrid.lab.study.endpoint import EndpointPair
 from hybrid.lab.study.own_questions import read_own_questions
@@ -63,13 +63,28 @@ class _Table(BaseModel):
 class Power(_Table):
     """What is to be seen: a half width of RPI's interval, or a difference of two arms in right answers.
 
-    Assumed: the ``gap`` between the models in right answers, and the share of questions that one of two solves alone.
+    Assumed: the ``gap`` between the models in right answers, and the share of questions that one of two solves alone;
+    or both as the ``records`` of an earlier study's folder have them.
     """
 
     half_width: Annotated[float, Field(gt=0, lt=1)] | None = None
     difference: Annotated[float, Field(gt=0, lt=1)] | None = None
     gap: Annotated[float, Field(gt=0, le=1)] = 0.3
     discordance: Annotated[float, Field(gt=0, le=1)] = 0.4
+    records: Path | None = None
+
+    def measured(self, folder: Path) -> Power:
+        """Return it with what the records hold; paths are relative to a folder. Raises UsageError without a gap."""
+        if self.records is None:
+            return self
+        arms = [each.get("arms", {}) for each in read_parts(folder / self.records).values()]
+        given = [(each["local"]["right"], each["cloud"]["right"]) for each in arms if "right" in each.get("cloud", {})]
+        gains = [cloud - local for local, cloud in given if cloud is not None]
+        if sum(gains) <= 0:
+            msg = f"{self.records} has {len(gains)} graded answers of both models, and no gap between them"
+            raise UsageError(msg)
+        seen = {"gap": sum(gains) / len(gains), "discordance": sum(map(abs, gains)) / len(gains)}
+        return self.model_copy(update=seen)
 
     @property
     def num_needed(self) -> int:
@@ -171,13 +186,15 @@ def read_design(path: Path, most: int | None = None, folder: Path | None = None)
         tariffs = tuple(map(_tariff, table.tariffs))
     arms = _arms(path, table.arms)
     seeds = tuple(dict.fromkeys(table.seeds))[: None if most is None else 1]
-    num = math.ceil((table.power.num_needed or NUM_QUESTIONS) / len(seeds))
+    with _within(path, "power"):
+        power = table.power.measured(folder or path.parent)
+    num = math.ceil((power.num_needed or NUM_QUESTIONS) / len(seeds))
     drawn: dict[int, dict[str, tuple[GradedQuestion, ...]]] = {seed: {} for seed in seeds}
     for seed, (name, pair) in product(seeds, table.pairs.items()):
         asked = pair.questions or table.questions
         with _within(path, *(("pairs", name) if pair.questions else ()), "questions"):
             drawn[seed][name] = _draw(folder or path.parent, asked, min(asked.n or num, most or asked.n or num), seed)
-    more = table.temperature, table.options, cap, table.power
+    more = table.temperature, table.options, cap, power
     return Design(table.name or path.stem, table.sections, pairs, drawn, arms, tariffs, *more)
 
 
