@@ -1,16 +1,15 @@
 """``kl:adaptive``: a bandit over the settings of ``kl``, an arm chosen once an answer, before anything is drafted.
 
-So an answer is one of ``kl`` with its arm's settings, and every cap and law of ``kl`` holds: answers are held against
-those of ``kl`` in ``tests/run/test_adaptive.py``. What one teaches needs no grader: minus its bill, in multiples of the
-cloud's own, and minus ``WORTH`` of these times what is lost. Lost is 1 - exp(-KL), KL being the sum over the local
-tokens that are shown: a chance that the text is none of the cloud's (Bretagnolle and Huber 1979). A local token whose
-row nobody saw counts as the mean of all positions whose rows were seen, rejected ones among them, so each of these
-weighs 1 / share. Where none was seen, or money ran out, all is lost, and the reward is the least, whatever was saved.
-So an arm that looks less sees no less of its loss, and one that never looks is the worst.
+An answer is one of ``kl`` with its arm's settings, so its caps and laws hold (``tests/run/test_adaptive.py``). It
+teaches, without a grader, minus its bill, in multiples of the cloud's own, minus ``WORTH`` of these times what is lost:
+1 - exp(-KL), KL being the sum over the local tokens shown, a chance that the text is none of the cloud's (Bretagnolle
+and Huber 1979). A local token whose row nobody saw counts as the mean of all positions whose rows were seen, rejected
+ones among them: each weighs 1 / share. Where none was seen, or money ran out, the reward is the least, whatever was
+saved. So whoever looks at less sees no less of the loss, and who never looks is the worst.
 
 Safe by the floor of ``auto``: until an arm's lower bound is above the preset's upper one, others are tried in at most
-``RAISED_FLOOR`` of the answers, then in ``FLOOR``. The bounds hold at all times at once, as far as sums are normal and
-rewards do not drift (Waudby-Smith et al. 2021, arXiv:2103.06476, theorem 2.2). Laws: ``tests/policy/test_adaptive.py``.
+``RAISED_FLOOR`` of the answers, then in ``FLOOR``. Bounds hold at all times at once, for normal sums without drift
+(Waudby-Smith et al. 2021, arXiv:2103.06476, theorem 2.2). Laws: ``tests/policy/test_adaptive.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Section adaptive: ``kl:adaptive`` beside each of its arms, and beside the best of them in hindsight.
-
-Each arm answers each question; over the records a client's bandit is played, along streams drawn with replacement.
-"""
+"""Section adaptive: ``kl:adaptive``, played over the records of its arms, beside the best of them in hindsight."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ def lost_of(answer: Mapping[str, Any]) -> float:
 
 
 def play(rewards: Floats, seed: int) -> list[int]:
-    """Return the arms that are chosen along a stream; ``rewards``: of A arms at each of its T answers, shape (A, T)."""
+    """Return the arms that a client chooses along a stream; ``rewards``: of A arms at T answers, shape (A, T)."""
     counts, chosen, draw = dict[str, ArmCounts](), list[int](), np.random.default_rng(seed).random
     for earned in rewards.T.tolist():
         arm = choose_arm(counts, draw()).arm
@@ -66,6 +63,7 @@ def _part(pair: str, records: Sequence[Record], tariff: NamedTariff, num: int, l
     paid = np.array([bills(own, tariff.setting, tariff.prices) for own in answers])
     right = np.array([column(own, "right") for own in answers])
     rewards = np.vectorize(reward)(paid / paid[-1], [[*map(lost_of, own)] for own in answers])[: len(ARMS)]
+    # A stream is drawn with replacement: what is told of streams lies between what 95 % of them have.
     drawn = np.random.default_rng(0).integers(len(records), size=(num, length))
     chosen = np.array([play(rewards[:, own], number) for number, own in enumerate(drawn)])
     frame, step = Frame(right[-2], right[-1], paid[-1]), length // 10
