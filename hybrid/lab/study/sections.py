@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hybrid.errors import UsageError
+from hybrid.lab.study.adaptive import ADAPTIVE_SECTION
 from hybrid.lab.study.cases import ANSWERS_SECTION, CASES_SECTION
 from hybrid.lab.study.design import Design, check_known
 from hybrid.lab.study.endpoint import EndpointPair
@@ -14,7 +15,14 @@ from hybrid.lab.study.threshold import LOSS_SECTION, THRESHOLD_SECTION
 
 SECTIONS: Mapping[str, Section] = {
     section.name: section
-    for section in (THRESHOLD_SECTION, LOSS_SECTION, CASES_SECTION, ANSWERS_SECTION, EXPLORATION_SECTION)
+    for section in (
+        THRESHOLD_SECTION,
+        LOSS_SECTION,
+        CASES_SECTION,
+        ANSWERS_SECTION,
+        EXPLORATION_SECTION,
+        ADAPTIVE_SECTION,
+    )
 }
 
 
