@@ -78,7 +78,7 @@ def agreement_line(told: dict[str, Any]) -> Text:
 def text_document(report: dict[str, Any]) -> Document:
     """Return every section's tables."""
     compared = [section for section in report["sections"] if section["positions"]]
-    blocks: list[Block] = [*_position_tables(compared)] if compared else []
+    blocks: list[Block] = [_position_table(compared)] if compared else []
     for section in report["sections"]:
         title = f"{section['section']}, {section['questions']} questions"
         if len(section["rules"]) > 2:
@@ -136,32 +136,12 @@ POSITION_ROWS = {
     **{f"greedy draft stands at token {offset + 1}": at("acceptance", "span", offset, "kept", form=".2f")
        for offset in (0, 1, 3, 7)},
 }  # fmt: skip
-KL_COLUMNS = {
-    "KL interval": at("name"),
-    "width, median": lambda row: at("width_median", "value", form=".3f")(row).replace("-", "inf"),
-    "p90": lambda row: at("width_p90", "value", form=".3f")(row).replace("-", "inf"),
-    "holds the value": at("covered", "value", form=".3f"),
-    "open at 0.5": at("undecided_at_0.5", "value", form=".3f"),
-    "lower end right": at("lower_end_right_at_0.5", "value", form=".3f"),
-    "upper end": at("upper_end_right_at_0.5", "value", form=".3f"),
-}
 
 
-def _position_tables(sections: Sequence[dict[str, Any]]) -> tuple[Table, Table]:
+def _position_table(sections: Sequence[dict[str, Any]]) -> Table:
     titles = ("", *(f"{each['section']} ({each['positions']['positions']})" for each in sections))
-    found = [each["positions"] for each in sections]
-    rows = [(name, *(cell(each) for each in found)) for name, cell in POSITION_ROWS.items()]
-    rows += [(f"certificate {name}: median; proves", *(_certificate(each["certificates"][name]) for each in found))
-             for name in found[0]["certificates"]]  # fmt: skip
-    intervals = [{"name": f"{section['section']}, k = {k}"} | told
-                 for section in sections for k, told in section["positions"]["intervals"].items()]  # fmt: skip
-    what = "The two models along the reference's greedy text (95 % intervals over questions):"
-    return Table(what, titles, rows), table_of("", intervals, KL_COLUMNS)
-
-
-def _certificate(told: dict[str, Any]) -> str:
-    middle, proved = told["quantiles"].get("0.5"), told["certified_by_the_top_20"]
-    return "-" if middle is None else f"{middle:.3f}; {proved:.2f}"
+    rows = [(name, *(cell(each["positions"]) for each in sections)) for name, cell in POSITION_ROWS.items()]
+    return Table("The two models along the reference's greedy text (95 % intervals over questions):", titles, rows)
 
 
 # ---- hybrid bench auto ---------------------------------------------------------------------------------------------

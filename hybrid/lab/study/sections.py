@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from hybrid.errors import UsageError
 from hybrid.lab.study.design import Design, EndpointPair, check_known
+from hybrid.lab.study.row_sections import ROW_SECTIONS
 from hybrid.lab.study.section import Section
 
-SECTIONS: Mapping[str, Section] = {section.name: section for section in list[Section]()}
+SECTIONS: Mapping[str, Section] = {section.name: section for section in (*ROW_SECTIONS,)}
 
 
 def sections_of(design: Design, known: Mapping[str, Section] = SECTIONS) -> tuple[Section, ...]:
