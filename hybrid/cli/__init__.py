@@ -16,6 +16,7 @@ from hybrid.cli.chat import chat
 from hybrid.cli.command import GroupedCommand
 from hybrid.cli.concepts import concepts
 from hybrid.cli.demo import demo
+from hybrid.cli.experiment import experiment
 from hybrid.cli.models import models
 from hybrid.cli.policies import policies
 from hybrid.cli.price import price
@@ -44,6 +45,7 @@ app.command(cls=GroupedCommand)(serve)
 app.add_typer(bench)
 app.add_typer(budget)
 app.add_typer(concepts)
+app.add_typer(experiment)
 app.add_typer(tasks)
 app.add_typer(models)
 app.add_typer(trace)

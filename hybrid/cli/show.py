@@ -20,6 +20,7 @@ from hybrid.record.events import (
     TokenEmitted,
     thoughts_of,
 )
+from hybrid.report import provenance
 from hybrid.report.terminal import STYLES
 from hybrid.spend.price import as_usd
 
@@ -135,11 +136,6 @@ def tell_assumed(nanousd: int, cloud: str | None) -> None:
         said = f"{most} is booked for requests that broke off or were left, the most that they can cost"
         corrected = "hybrid budget log lists them; hybrid budget reconcile ID --charged USD corrects one"
         typer.echo(f"hybrid: {said}" + (f" ({corrected})" if cloud is not None else ""), err=True)
-
-
-def provenance(source: str, how: str) -> str:
-    """Return the key of ``STYLES`` that a token belongs to, by who wrote it and how it came to stand."""
-    return "cloud" if source == "cloud" else "checked" if how == "accepted" else "local"
 
 
 def summary(answer: Answer) -> str:

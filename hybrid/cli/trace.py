@@ -15,9 +15,10 @@ from rich.console import Console
 from rich.text import Text
 
 from hybrid.cli.command import Flags, check_writable, exit_codes, takes_flags, write_whole
-from hybrid.cli.show import LocalMarks, Screen, provenance
+from hybrid.cli.show import LocalMarks, Screen
 from hybrid.errors import UsageError, escape_controls
 from hybrid.record.events import TRACE_VERSION, Event, to_json
+from hybrid.report import provenance
 from hybrid.settings.setting_info import SettingScope
 from hybrid.spend.price import as_usd
 from hybrid.store.files import owners

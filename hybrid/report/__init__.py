@@ -97,6 +97,11 @@ Block: TypeAlias = Heading | Text | Table | Tokens | Chart
 Document: TypeAlias = Sequence[Block]
 
 
+def provenance(source: str, how: str) -> str:
+    """Return the key of ``LEGEND`` that a token belongs to, by who wrote it and how it came to stand."""
+    return "cloud" if source == "cloud" else "checked" if how == "accepted" else "local"
+
+
 def bar_chart(told: str, label: str, shares: Sequence[tuple[str, float]]) -> Chart:
     """Return a chart of shares by their names."""
     ticks = [(number + 0.5, name) for number, (name, _) in enumerate(shares)]

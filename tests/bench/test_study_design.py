@@ -14,8 +14,10 @@ from hybrid.errors import UsageError
 from hybrid.lab.arms import Arm
 from hybrid.lab.experiments.frame import SETTINGS, TokenPrices
 from hybrid.lab.experiments.grid import ModelPair
-from hybrid.lab.study.design import EndpointPair, NamedTariff, read_design
-from hybrid.lab.study.sections import Section, sections_of
+from hybrid.lab.study.design import NamedTariff, read_design
+from hybrid.lab.study.endpoint import EndpointPair
+from hybrid.lab.study.section import Section
+from hybrid.lab.study.sections import sections_of
 
 DESIGN = """
 sections = ["x"]
@@ -81,7 +83,7 @@ def test_a_file_is_what_is_run(write):
 
 def test_seeds_draw_questions_of_their_own_and_one_seed_is_a_part_of_all(write):
     design = read_design(write(DESIGN))
-    parts = [design.of_seed(seed).questions["bundled"] for seed in design.seeds]
+    parts = [design.drawn[seed]["bundled"] for seed in design.seeds]
     assert design.questions["bundled"] == parts[0] + parts[1]
     assert parts[0] != parts[1]
     assert read_design(write(DESIGN)) == design
@@ -113,7 +115,6 @@ FAULTS = [
     ("threshold = [0.1,", "threshold = [-0.1,", "[arms.1] threshold: must be at least 0.0 (it is -0.1)"),
     ("span = [8, 32]", "entropy = 1", "[arms.1] entropy changes nothing in the policy kl"),
     ('"kl"', '"kll"', "[arms.1] no policy is called 'kll'"),
-    ('["excess", "once"]', '["excess", "auto"]', "[arms.2] policy auto decides by what is known of a pair"),
     ('["excess", "once"]\n', '"cloud"\nname = "cloud"\n', "[arms.2] "),
     ("half_width = 0.2", "half_width = 2", "[power] half_width must be less than 1.0 (it is 2)"),
     ("half_width", "halfwidth", "[power] halfwidth is not known: did you mean half_width?"),

@@ -11,8 +11,9 @@ from cases import each_of
 from hybrid.cli.demo import report
 from hybrid.lab.demo import HYBRIDS
 from hybrid.record.answer import Token
-from hybrid.report import LEGEND, Axis, Chart, Heading, Table, Text, bar_chart
+from hybrid.report import LEGEND, AnswerTokens, Axis, Chart, Heading, Table, Text, Tokens, bar_chart
 from hybrid.report.html import STYLE, page
+from hybrid.report.markdown import markdown
 from hybrid.types import Divergence
 
 NASTY = '<script>alert("1")</script>&amp; \x1b[2J\x00\u202e é 中 \N{FULL BLOCK}'
@@ -129,6 +130,26 @@ def test_nothing_of_a_block_becomes_markup_whatever_it_is():
         assert "script" not in read.tags
         found = [*(text.strip() for text in read.text), *(value for _, value in read.attributes)]
         assert found.count(visible) == 1 + num, "the title's, and every value of the block"
+
+
+def test_nothing_of_a_block_becomes_markup_in_markdown_either():
+    """Every mark of Markdown in a value is escaped, so what is left without the escapes is the value."""
+    nasty = NASTY + " *a* _b_ [c](http://d.e) `f` | # g ~~h~~ www.i.j k@l.m"
+    visible = nasty.replace("\x1b", "\\x1b").replace("\x00", "\\x00").replace("\u202e", "\\u202e")
+    tokens = AnswerTokens(nasty, nasty, ((nasty, "local", ""),), (nasty,))
+    blocks = (Heading(nasty), Text(nasty), Table(nasty, (nasty, ""), ((nasty, ""),), (nasty,)), Tokens("", (tokens,)))
+    for block, num in zip(blocks, (1, 1, 4, 4), strict=True):
+        text = markdown("", [block])
+        assert re.sub(r"\\(.)", r"\1", text).count(visible) == num
+        left = re.sub(r"\\.", "", text)
+        assert not re.search(r"[<>&*_`~@\[\]]|://|www\.", left), left
+    for start in ("# x", "- x", "+ x", "1. x", "=== x"):
+        assert f"\n{start}" not in markdown("", [Text(start)])
+    chart = bar_chart("what it shows", "", [("a", 0.2)])
+    assert markdown("T", [chart]) == "# T\n\nwhat it shows\n"
+    by_both = AnswerTokens("kl", "right", ((" It", "local", ""), (" is", "cloud", ""), (" 3", "cloud", "")))
+    assert "It\\[ is 3\\]" in markdown("", [Tokens("", (by_both,))])
+    assert markdown("", [Table("", (), (("a", "b"),))]).splitlines()[2:5] == ["|  |  |", "| --- | ---: |", "| a | b |"]
 
 
 def test_a_chart_stays_inside_its_frame_and_says_what_it_shows():

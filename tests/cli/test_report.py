@@ -9,11 +9,10 @@ from cases import each
 from msgspec import structs
 
 from hybrid.cli.demo import report
-from hybrid.cli.show import provenance
 from hybrid.lab import demo
 from hybrid.lab.demo import ARMS, DOUBT, KL
 from hybrid.record.answer import Token
-from hybrid.report import LEGEND
+from hybrid.report import LEGEND, provenance
 from hybrid.types import Divergence
 
 HERE, THERE = Token(1, "a", "local", "unchecked"), Token(2, "b", "cloud", "written", why="doubt")

@@ -11,13 +11,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from hybrid.cli.show import provenance
 from hybrid.lab import real_demo
 from hybrid.lab.arms import LARGE, PRICE, SMALL, Arm, Comparison, Trial
 from hybrid.lab.demo import HOW_CHOSEN, HYBRIDS, choose_arms, is_shipped, pick_examples
 from hybrid.lab.real_demo import RealComparison
 from hybrid.record.answer import Answer, Token
-from hybrid.report import AnswerTokens, Block, Heading, Table, Text, Tokens
+from hybrid.report import AnswerTokens, Block, Heading, Table, Text, Tokens, provenance
 from hybrid.tasks.statistics import Estimate
 from hybrid.types import Divergence
 

@@ -16,7 +16,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -51,6 +51,7 @@ from hybrid.types import CloudUsage, Sampling
 
 LOCAL, CLOUD = Arm("local", "local"), Arm("cloud", "cloud")
 Record: TypeAlias = dict[str, Any]
+Unit: TypeAlias = tuple[int, int]
 CheckAnswer: TypeAlias = Callable[[Arm, Sampling, WorldAnswer], Awaitable[None]]
 """Called with every answer, before its rows are forgotten."""
 TryQuestion: TypeAlias = Callable[[World, Any, Sampling, CheckAnswer], Awaitable[Record]]
@@ -74,7 +75,8 @@ class Grid:
     """Questions over a pair of models, and what is tried with each. Pickled: every process has its own.
 
     ``content``: all that a record depends on beside models, question and seed, for ``json.dumps``. ``num_answers``:
-    about how many a question takes. ``top_k``: tokens that are drawn from; 0: all.
+    about how many a question takes. ``top_k``: tokens that are drawn from; 0: all. ``seed``: added to
+    that of the run.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Grid:
     arms: tuple[Arm, ...] = (CLOUD, LOCAL)
     temperature: float = 0.0
     top_k: int = 0
+    seed: int = 0
 
     async def answer(self, world: World, number: int, seed: int, check: CheckAnswer) -> Record:
         """Try one question and return its record; the world forgets it afterwards."""
@@ -115,35 +118,43 @@ class ModelPair:
     cloud: Path
     critic: Path | None = None
 
+    @property
+    def identity(self) -> list[Any]:
+        """What records depend on."""
+        return [(path.name, path.stat().st_size) for path in (self.local, self.cloud, self.critic) if path]
+
+    def open(self, folder: Path) -> AbstractAsyncContextManager[World]:  # noqa: ARG002  (an endpoint keeps answers there)
+        """Open both models, a context each."""
+        return open_world(self.local, self.cloud, critic=self.critic)
+
 
 @dataclass(frozen=True)
 class GridRun:
-    """What is run: grids, the files of their pairs, the folder of the part files, and the seed of all draws.
+    """What is run: grids, their pairs (``ModelPair``, or what opens as one), the part files' folder, all draws' seed.
 
     ``check_share``: how many of the answers are written again by the client over the bundled server.
     """
 
     grids: tuple[Grid, ...]
-    pairs: Mapping[str, ModelPair]
+    pairs: Mapping[str, Any]
     folder: Path
     seed: int = 0
     num_processes: int = 2
     check_share: float = SHARE
 
     @property
-    def units(self) -> list[tuple[int, int]]:
+    def units(self) -> list[Unit]:
         """Every grid and question, by their numbers."""
         return [(g, q) for g, grid in enumerate(self.grids) for q in range(len(grid.questions))]
 
-    def key(self, unit: tuple[int, int]) -> str:
+    def key(self, unit: Unit) -> str:
         """Name a question of a grid by all that its record depends on."""
         grid = self.grids[unit[0]]
         pair, question = self.pairs[grid.pair], grid.questions[unit[1]]
-        files = [(path.name, path.stat().st_size) for path in (pair.local, pair.cloud, pair.critic) if path]
-        what = [VERSION, files, *grid.content, question.text, question.max_tokens]
-        return hashlib.sha256(json.dumps([*what, self.seed, self.check_share]).encode()).hexdigest()[:24]
+        what = [VERSION, pair.identity, *grid.content, question.text, question.max_tokens]
+        return hashlib.sha256(json.dumps([*what, self.seed + grid.seed, self.check_share]).encode()).hexdigest()[:24]
 
-    def cost(self, unit: tuple[int, int]) -> float:
+    def cost(self, unit: Unit) -> float:
         """Estimate how long a question takes, in tokens of all its answers."""
         grid = self.grids[unit[0]]
         return (grid.num_answers + 1.0) * grid.questions[unit[1]].max_tokens
@@ -180,7 +191,7 @@ def read_parts(folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _run_children(run: GridRun, left: Sequence[tuple[int, int]], report_progress: Callable[[str], None]) -> None:
+def _run_children(run: GridRun, left: Sequence[Unit], report_progress: Callable[[str], None]) -> None:
     """Share the questions among child processes and say how far they are."""
     context = multiprocessing.get_context("spawn")
     tasks, news = context.Queue(), context.Queue()
@@ -195,11 +206,7 @@ def _run_children(run: GridRun, left: Sequence[tuple[int, int]], report_progress
 
 
 def _follow(
-    run: GridRun,
-    left: Sequence[tuple[int, int]],
-    children: Sequence[BaseProcess],
-    news: Any,
-    say: Callable[[str], None],
+    run: GridRun, left: Sequence[Unit], children: Sequence[BaseProcess], news: Any, say: Callable[[str], None]
 ) -> None:
     """Take the children's news until all is done. Raises EngineError for what a child says or dies of."""
     began, total, cost_done, num_done = time.monotonic(), sum(map(run.cost, left)), 0.0, 0
@@ -245,8 +252,7 @@ def _child(run: GridRun, tasks: Any, news: Any) -> None:
 
 
 async def _answer_all(run: GridRun, tasks: Any, news: Any) -> None:
-    parent = multiprocessing.parent_process()
-    path = run.folder / f"part-{os.getpid()}.jsonl"
+    parent, path = multiprocessing.parent_process(), run.folder / f"part-{os.getpid()}.jsonl"
     async with AsyncExitStack() as stack:
         worlds: dict[str, World] = {}
         drivers: dict[str, ServedClient] = {}
@@ -255,9 +261,8 @@ async def _answer_all(run: GridRun, tasks: Any, news: Any) -> None:
                 name = run.grids[unit[0]].pair
                 if name not in worlds:
                     pair = run.pairs[name]
-                    world = open_world(pair.local, pair.cloud, critic=pair.critic)
-                    worlds[name] = await stack.enter_async_context(world)
-                    if run.check_share:
+                    worlds[name] = await stack.enter_async_context(pair.open(run.folder))
+                    if run.check_share and isinstance(pair, ModelPair):
                         driver = open_driver(pair.local, pair.cloud, pair.critic)
                         drivers[name] = await stack.enter_async_context(driver)
                 record = await _answer(run, unit, worlds[name], drivers.get(name))
@@ -266,18 +271,17 @@ async def _answer_all(run: GridRun, tasks: Any, news: Any) -> None:
                 news.put(unit)
 
 
-async def _answer(run: GridRun, unit: tuple[int, int], world: World, client: ServedClient | None) -> Record:
+async def _answer(run: GridRun, unit: Unit, world: World, client: ServedClient | None) -> Record:
     """Try one question, and write a sample of the answers a second time by the client."""
     grid, checked = run.grids[unit[0]], []
     question = grid.questions[unit[1]]
 
     async def check(arm: Arm, sampling: Sampling, answered: WorldAnswer) -> None:
         if client is not None and is_sampled(question.text, arm, run.check_share):
-            checked.append(
-                await compare_with_client(client, world, question.text, arm, sampling, answered, question.max_tokens)
-            )
+            asked = question.text, arm, sampling, answered, question.max_tokens
+            checked.append(await compare_with_client(client, world, *asked))
 
-    record = await grid.answer(world, unit[1], run.seed + unit[1], check)
+    record = await grid.answer(world, unit[1], run.seed + grid.seed + unit[1], check)
     return record | {"checked": checked}
 
 
@@ -357,16 +361,10 @@ async def open_driver(local: Path, cloud: Path, critic: Path | None = None) -> A
 
 
 async def compare_with_client(
-    served: ServedClient,
-    world: World,
-    question: str,
-    arm: Arm,
-    sampling: Sampling,
-    answered: WorldAnswer,
-    max_tokens: int,
+    served: ServedClient, world: World, question: str, arm: Arm, sampling: Sampling, answered: WorldAnswer, limit: int
 ) -> dict[str, Any]:
     """Write an answer again and say whether text, requests and bill are the same; where not, how near a tie it was."""
-    found, sent = await served.answer(question, arm, answer_choices(arm, sampling, max_tokens))
+    found, sent = await served.answer(question, arm, answer_choices(arm, sampling, limit))
     ids, expected = tuple(token.id for token in found.tokens), answered.ids
     ours = [
         (each.kind, len(each.sent) - each.num_scored - len(answered.prompt), *_charged(each.usage))

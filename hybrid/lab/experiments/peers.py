@@ -158,25 +158,41 @@ def preset_arm(name: str, recorded: Sequence[str]) -> PeerArm:
     return PeerArm(name, dials, lambda questions: stacked(questions.arm(each) for each in recorded))
 
 
+def calibrated_planner(calibration: Calibration | None, prices: AskPrices) -> Planner:
+    """Return what a client decides by that learned nothing since, at the default dial; None: nothing is known."""
+    if calibration is None:
+        return Planner(prices=prices, worth=Worth(UNKNOWN_WORTH), labels=False)
+    score = CachedScore(OnlineLearner(calibration.score, calibration=calibration).score)
+    nats = calibration.loss == "nats"
+    mean_excess = max(1e-9, float(np.mean([e.excess for e in calibration.questions]))) if nats else None
+    worth = worth_at(calibration, prices, calibration.worth)
+    return Planner(score=score, prices=prices, worth=worth, mean_excess=mean_excess, labels=False)
+
+
+def worth_at(calibration: Calibration, prices: AskPrices, dial: float, *, constant: bool = False) -> Worth:
+    """Return what an answer is worth at a dial: a multiple of its own price, or of the usual one."""
+    if not constant and calibration.loss != "nats":
+        return Worth(dial)
+    usual = float(np.mean([prices.write(e.prompt_tokens, e.cloud_tokens, 0) for e in calibration.questions]))
+    return Worth(amount=dial * usual)
+
+
 def planner_arm(name: str, calibration: Calibration, *, whole: bool = False, constant: bool = False) -> PeerArm:
     """Return ``auto``, or with ``whole`` ``route``, by a calibration as a client has it that learned nothing since.
 
     ``constant``: its dials are one worth for all questions, in multiples of their mean price.
     """
-    score = CachedScore(OnlineLearner(calibration.score, calibration=calibration).score)
-    nats = calibration.loss == "nats"
-    mean_excess = max(1e-9, float(np.mean([e.excess for e in calibration.questions]))) if nats else None
+    free = calibrated_planner(calibration, AskPrices.of(None))
 
     def tried(questions: PricedQuestions) -> DialResults:
-        usual = float(np.mean([questions.ask.write(e.prompt_tokens, e.cloud_tokens, 0) for e in calibration.questions]))
-        base = Planner(score=score, prices=questions.ask, mean_excess=mean_excess, labels=False)
+        base = replace(free, prices=questions.ask)
         base = base.of_whole_answers() if whole else base
 
-        def plan(own: DraftSignals, dial: float) -> DraftPlan:
-            worth = Worth(amount=dial * usual) if constant or nats else Worth(dial)
+        def plan(own: DraftSignals, worth: Worth) -> DraftPlan:
             return replace(base, worth=worth, words=own.words, prompt_tokens=own.prompt_tokens).plan(own, final=True)
 
-        return stacked(came_of(questions, [plan(own, dial) for own in questions.signals]) for dial in WORTHS)
+        worths = [worth_at(calibration, questions.ask, dial, constant=constant) for dial in WORTHS]
+        return stacked(came_of(questions, [plan(own, worth) for own in questions.signals]) for worth in worths)
 
     return PeerArm(name, WORTHS, tried)
 

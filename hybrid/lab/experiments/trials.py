@@ -62,17 +62,17 @@ def spent_record(answered: WorldAnswer) -> dict[str, Any]:
 
 
 def graded_record(answered: WorldAnswer, question: GradedQuestion) -> dict[str, Any]:
-    """Return what is kept of an answer. ``tokens`` counts the shown ones."""
+    """Return what is kept of an answer. ``tokens`` counts the shown ones; ``right`` is None where nothing is graded."""
     return {
-        "right": question.grade(answered.answer.text),
+        "right": question.grade(answered.answer.text) if getattr(question, "graded", True) else None,
         "tokens": len(answered.ids),
     } | spent_record(answered)
 
 
-def answer_record(world: World, answered: WorldAnswer, clouds: Ids, question: AssistantQuestion) -> dict[str, Any]:
+def answer_record(world: World, answered: WorldAnswer, clouds: Ids, question: GradedQuestion) -> dict[str, Any]:
     """Return what is kept of an answer. ``tokens`` counts the one that ended the text, the others do not."""
     loss, ids = world.loss(answered), answered.ids
-    return {
+    return graded_record(answered, question) | {
         "ids": ids,
         "tokens": len(loss.nll),
         "excess": float(loss.excess.sum()),
@@ -80,8 +80,7 @@ def answer_record(world: World, answered: WorldAnswer, clouds: Ids, question: As
         "best": int((loss.excess <= 0.0).sum()),
         "same": ids == clouds,
         "repetition": repetition(ids),
-        "right": question.grade(answered.answer.text) if question.graded else None,
-    } | spent_record(answered)
+    }
 
 
 def draft_signals(world: World, drafted: WorldAnswer) -> dict[str, float]:

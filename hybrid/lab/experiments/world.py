@@ -104,6 +104,9 @@ class TextLoss:
 class World:
     """Both models, and a client over them. Made by ``open_world``; answers one question at a time."""
 
+    has_rows = True
+    """Whether both models' rows can be read. Of an endpoint they cannot."""
+
     def __init__(self, local: MemoEngine, cloud: MemoEngine, worker: Worker, critic: MemoEngine | None = None) -> None:
         """Take the two engines, the thread of the local one, and the engine of a critic, where there is one."""
         self.local, self.cloud, self.critic = local, cloud, critic

@@ -12,7 +12,7 @@ import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -24,15 +24,16 @@ from hybrid.engine.real_models import model_file
 from hybrid.errors import UsageError, to_one_line
 from hybrid.lab.arms import Arm
 from hybrid.lab.experiments.frame import PRICES, SETTINGS, CacheAssumption, TokenPrices
-from hybrid.lab.experiments.grid import CLOUD, LOCAL, GradedQuestion, ModelPair
+from hybrid.lab.experiments.grid import CLOUD, LOCAL, GradedQuestion, ModelPair, read_parts
 from hybrid.lab.experiments.questions import Half, as_questions, draw_problems, draw_questions, ordered, read_problems
+from hybrid.lab.study.endpoint import EndpointPair
 from hybrid.lab.study.own_questions import read_own_questions
-from hybrid.run.composition import check_effect, policy_of, weighs
+from hybrid.run.composition import check_effect, policy_of
 from hybrid.settings.config import Settings, names_for
 from hybrid.settings.names import is_address
 from hybrid.settings.setting_info import SettingScope
 from hybrid.settings.sources import choosing, told_fault
-from hybrid.spend import Price, usd_to_nanousd
+from hybrid.spend import usd_to_nanousd
 from hybrid.tasks import FAMILIES
 from hybrid.tasks.statistics import num_for_difference, num_for_rpi
 
@@ -40,15 +41,6 @@ from hybrid.tasks.statistics import num_for_difference, num_for_rpi
 NUM_QUESTIONS = 50
 # What is said once for all arms, or is not of an answer's text.
 _NOT_OF_ARMS = {"temperature", "seed", "max_tokens", "offline", "conversation", "trace_rows", "learn"}
-
-
-@dataclass(frozen=True)
-class EndpointPair:
-    """A local model's file, and the settings of a client over it and an endpoint: texts and bills, no rows."""
-
-    local: Path
-    settings: Settings
-    price: Price
 
 
 Pair: TypeAlias = ModelPair | EndpointPair
@@ -71,13 +63,28 @@ class _Table(BaseModel):
 class Power(_Table):
     """What is to be seen: a half width of RPI's interval, or a difference of two arms in right answers.
 
-    Assumed: the ``gap`` between the models in right answers, and the share of questions that one of two solves alone.
+    Assumed: the ``gap`` between the models in right answers, and the share of questions that one of two solves alone;
+    or both as the ``records`` of an earlier study's folder have them.
     """
 
     half_width: Annotated[float, Field(gt=0, lt=1)] | None = None
     difference: Annotated[float, Field(gt=0, lt=1)] | None = None
     gap: Annotated[float, Field(gt=0, le=1)] = 0.3
     discordance: Annotated[float, Field(gt=0, le=1)] = 0.4
+    records: Path | None = None
+
+    def measured(self, folder: Path) -> Power:
+        """Return it with what the records hold; paths are relative to a folder. Raises UsageError without a gap."""
+        if self.records is None:
+            return self
+        arms = [each.get("arms", {}) for each in read_parts(folder / self.records).values()]
+        given = [(each["local"]["right"], each["cloud"]["right"]) for each in arms if "right" in each.get("cloud", {})]
+        gains = [cloud - local for local, cloud in given if cloud is not None]
+        if sum(gains) <= 0:
+            msg = f"{self.records} has {len(gains)} graded answers of both models, and no gap between them"
+            raise UsageError(msg)
+        seen = {"gap": sum(gains) / len(gains), "discordance": sum(map(abs, gains)) / len(gains)}
+        return self.model_copy(update=seen)
 
     @property
     def num_needed(self) -> int:
@@ -116,10 +123,6 @@ class Design:
         """All questions, seed by seed, by the pair's name."""
         return {name: tuple(each for drawn in self.drawn.values() for each in drawn[name]) for name in self.pairs}
 
-    def of_seed(self, seed: int) -> Design:
-        """Return what is run with one seed."""
-        return replace(self, drawn={seed: self.drawn[seed]})
-
 
 class _QuestionsTable(_Table):
     kind: Literal["problems", "assistant", "ladder", "file"] = "problems"
@@ -155,8 +158,11 @@ class _DesignTable(_Table):
 _TABLES: Mapping[str, type[BaseModel]] = {"questions": _QuestionsTable, "pairs": _PairTable, "power": Power}
 
 
-def read_design(path: Path, most: int | None = None) -> Design:
-    """Read a design's file. ``most``: no more questions of a pair, and the first seed alone. Raises UsageError."""
+def read_design(path: Path, most: int | None = None, folder: Path | None = None) -> Design:
+    """Read a design's file. ``most``: no more questions of a pair, the first seed alone. ``folder``: of its paths.
+
+    Raises UsageError.
+    """
     try:
         table = _DesignTable.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
@@ -174,19 +180,21 @@ def read_design(path: Path, most: int | None = None) -> Design:
     pairs: dict[str, Pair] = {}
     for name, pair in table.pairs.items():
         with _within(path, "pairs", name):
-            pairs[name] = _pair(path.parent, pair)
+            pairs[name] = _pair(folder or path.parent, pair, table.cap)
     with _within(path):
         cap = None if table.cap is None else usd_to_nanousd(str(table.cap), "cap")
         tariffs = tuple(map(_tariff, table.tariffs))
     arms = _arms(path, table.arms)
     seeds = tuple(dict.fromkeys(table.seeds))[: None if most is None else 1]
-    num = math.ceil((table.power.num_needed or NUM_QUESTIONS) / len(seeds))
+    with _within(path, "power"):
+        power = table.power.measured(folder or path.parent)
+    num = math.ceil((power.num_needed or NUM_QUESTIONS) / len(seeds))
     drawn: dict[int, dict[str, tuple[GradedQuestion, ...]]] = {seed: {} for seed in seeds}
     for seed, (name, pair) in product(seeds, table.pairs.items()):
         asked = pair.questions or table.questions
         with _within(path, *(("pairs", name) if pair.questions else ()), "questions"):
-            drawn[seed][name] = _draw(path.parent, asked, min(asked.n or num, most or asked.n or num), seed)
-    more = table.temperature, table.options, cap, table.power
+            drawn[seed][name] = _draw(folder or path.parent, asked, min(asked.n or num, most or asked.n or num), seed)
+    more = table.temperature, table.options, cap, power
     return Design(table.name or path.stem, table.sections, pairs, drawn, arms, tariffs, *more)
 
 
@@ -236,7 +244,7 @@ def _draw(folder: Path, table: _QuestionsTable, num: int, seed: int) -> tuple[Gr
     return ordered(found, seed)[:num]
 
 
-def _pair(folder: Path, table: _PairTable) -> Pair:
+def _pair(folder: Path, table: _PairTable, cap: Any) -> Pair:
     """Find a pair's models. Raises UsageError."""
     local, critic = _model(folder, table.local), None if table.critic is None else _model(folder, table.critic)
     if not is_address(table.cloud):
@@ -245,7 +253,8 @@ def _pair(folder: Path, table: _PairTable) -> Pair:
             raise UsageError(msg)
         return ModelPair(local, _model(folder, table.cloud), critic)
     named = {"local": local, "cloud": table.cloud, "cloud_model": table.model, "api_key_env": table.api_key_env}
-    settings = choosing(Settings(), {**named, "price": table.price, "critic": critic})
+    own = {"learn": False, "overlap": False, "threads": 1, "seed": 0}  # neither what was learned nor time decides
+    settings = choosing(Settings(), {**named, **own, "price": table.price, "critic": critic, "cap": cap})
     if (price := known_price(settings)[0]) is None:
         msg = f"price is missing: what {table.cloud} charges, as hybrid ask takes it"
         raise UsageError(msg)
@@ -282,9 +291,7 @@ def _combined(table: Mapping[str, Any]) -> Iterator[Arm]:
         settings = choosing(Settings(), choices)
         policy_of(settings)
         check_effect(settings, choices)
-        if weighs(policy := choices.pop("policy", settings.policy)):
-            msg = f"policy {policy} decides by what is known of a pair: hybrid bench auto and hybrid bench peers try it"
-            raise UsageError(msg)
+        policy = str(choices.pop("policy"))
         told = {key: value for key, value in choices.items() if isinstance(table[key], list)}
         parts = (f":{value}" if key == "threshold" else f" {key} {value}" for key, value in told.items())
         yield Arm("".join((str(table.get("name", policy)), *parts)), policy, choices)  # type: ignore[arg-type]

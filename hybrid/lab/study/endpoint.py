@@ -1,0 +1,110 @@
+"""An endpoint as the large model: texts, requests and bills of the client itself, and no rows.
+
+The law (``tests/end_to_end/test_experiment.py``): an answer is on the disk before it counts, so a run that was killed
+buys none again; what all runs of a folder spend stays below the cap. An answer for which the endpoint failed, or no
+money was left, is no answer: the run stops.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hybrid.assemble import ClientOpener
+from hybrid.errors import EngineError
+from hybrid.lab.arms import Arm
+from hybrid.lab.experiments.world import RecordedRequest, World, WorldAnswer, answer_choices
+from hybrid.record.events import SpanDrafted, Started, TokenEmitted
+from hybrid.run import AsyncClient, Finished, RequestSent, RequestSettled
+from hybrid.settings.config import Settings
+from hybrid.spend import Price
+from hybrid.types import Ids, Sampling
+
+# Why an answer went on without the cloud, where another try does not change it (``batch.output.LASTING``), or it did.
+KEPT = {None, "capability", "context", "charge"}
+
+
+@dataclass(frozen=True)
+class EndpointPair:
+    """A local model's file, and the settings of a client over it and an endpoint."""
+
+    local: Path
+    settings: Settings
+    price: Price
+
+    @property
+    def identity(self) -> list[Any]:
+        """What answers depend on."""
+        return [self.local.name, self.local.stat().st_size, self.settings.cloud, self.settings.cloud_model]
+
+    @asynccontextmanager
+    async def open(self, folder: Path) -> AsyncIterator[World]:
+        """Open a client that spends under the folder's name. Raises EngineError."""
+        settings = self.settings.model_copy(update={"spender": f"experiment {folder}"})
+        async with ClientOpener(settings, shipped_only=True) as client:
+            yield EndpointWorld(client, folder, self.identity)
+
+
+class EndpointWorld(World):
+    """A client whose answers are kept in a folder."""
+
+    has_rows = False
+
+    def __init__(self, client: AsyncClient, folder: Path, identity: list[Any]) -> None:
+        """Read the answers that were kept, from all processes."""
+        self._client, self._identity = client, identity
+        self._file = (folder / f"answers-{os.getpid()}.jsonl").open("a", encoding="utf-8")
+        self._kept: dict[str, str] = {}
+        for path in folder.glob("answers-*.jsonl"):
+            for line in path.read_text(encoding="utf-8").splitlines():
+                if line.endswith('"}'):  # else it was cut off
+                    self._kept |= json.loads(line)
+
+    async def answer(self, question: str, arm: Arm, sampling: Sampling, max_tokens: int) -> WorldAnswer:
+        """Answer a question as an arm does. Raises EngineError where the endpoint failed, or has no money left."""
+        choices = answer_choices(arm, sampling, max_tokens)
+        key = hashlib.sha256(json.dumps([self._identity, question, choices]).encode()).hexdigest()
+        if kept := self._kept.get(key):
+            return msgspec.msgpack.decode(base64.b64decode(kept), type=WorldAnswer)
+        answered = await self._ask(question, choices)
+        if answered.answer.degraded_kind not in KEPT:
+            msg = f"{answered.answer.degraded}: run the command again to go on"
+            raise EngineError(msg)
+        line = json.dumps({key: base64.b64encode(msgspec.msgpack.encode(answered)).decode()})
+        self._file.write(line + "\n")
+        self._file.flush()
+        return answered
+
+    def forget(self) -> None:
+        """Nothing is held."""
+
+    async def _ask(self, question: str, choices: Any) -> WorldAnswer:
+        prompt, written, span, sent = Ids(), list[int](), Ids(), dict[str, tuple[Ids, int]]()
+        requests: list[RecordedRequest] = []
+        async for event in self._client.stream(question, **choices):
+            match event:
+                case Started():
+                    prompt = event.prompt
+                case SpanDrafted():
+                    span = event.ids
+                case TokenEmitted():
+                    written.append(event.token.id)
+                case RequestSent():
+                    num = event.num_tokens if event.kind == "check" else 0
+                    sent[event.request_id] = (*prompt, *written[: event.position], *span[:num]), num
+                case RequestSettled() if event.usage:
+                    read, num = sent[event.request_id]
+                    requests.append(RecordedRequest(event.kind, read, num, (), event.usage))
+                case Finished():
+                    return WorldAnswer(prompt, event.answer, tuple(requests))
+        msg = "an answer ended without being finished"
+        raise RuntimeError(msg)

@@ -1,0 +1,260 @@
+"""What is recovered of the gap between two models, against KL's threshold and against the bill: answers, or a loss.
+
+RPI is the 2023 draft's (correct_hybrid - correct_small) / (correct_large - correct_small). The area is RouteLLM's APGR
+(arXiv:2406.18665) over the bill, from the local model alone (0) to the cloud alone (1), CPT the bill at a share. A
+rule's dials are mixed by a coin with each other and with both models, so none is below sending at random: 0.5, and the
+share. What a rule is worth without that coin is its share less its bill.
+
+The laws (``tests/bench/test_study_threshold.py``): an area is that of the mixtures, enumerated; the models alone stand
+at 0 and 1; two seeds are drawn again independently of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import combinations
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hybrid.lab.arms import estimate_to_json
+from hybrid.lab.experiments.frame import Answers, Frame, Ways, bills, column, paid_ratio, told, told_bills
+from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid, Record
+from hybrid.lab.experiments.peers_report import best_share
+from hybrid.lab.experiments.problem_report import answers_of, cloud_share
+from hybrid.lab.study.answers import answers_grids, kl_thresholds
+from hybrid.lab.study.design import Design, NamedTariff
+from hybrid.lab.study.section import Section
+from hybrid.prob import Floats
+from hybrid.report import Axis, Block, Chart, Document, Heading, Text
+from hybrid.report.tables import at, estimate, table_of, with_interval
+from hybrid.tasks.statistics import cheapest_bill, loss_shares, wilson
+
+RECOVERED = (0.5, 0.8)
+BOTH, COIN = (LOCAL.name, CLOUD.name), "sent at random"
+# The axis ends there; an infinite threshold stands at its end.
+MOST_NATS = 8.0
+SHARES = tuple((share / 4, f"{25 * share} %") for share in range(5))
+Measure: TypeAlias = Callable[[Answers], Floats]
+
+
+def _per_token(name: str, answers: Answers) -> Floats:
+    return -column(answers, name) / np.maximum(1.0, column(answers, "tokens"))
+
+
+RIGHT: Mapping[str, Measure] = {"right": lambda answers: column(answers, "right")}
+LOSS: Mapping[str, Measure] = {name: partial(_per_token, name) for name in ("excess", "nll")}
+
+
+def ways_of(records: Sequence[Record], arms: Sequence[str], measure: Measure, tariff: NamedTariff) -> Ways:
+    """Return what every arm recovers and pays, then both models alone; nothing where the gap is not clear."""
+    answers = [answers_of(records, arm) for arm in (*arms, *BOTH)]
+    paid = np.array([bills(each, tariff.setting, tariff.prices) for each in answers])
+    scores = np.array([measure(each) for each in answers])
+    frame = Frame(scores[-2], scores[-1], paid[-1])
+    shares, ratios = frame.ways(scores[:-2], paid[:-2])
+    clear = np.isfinite(loss_shares(frame.resamples, -scores[-2], -scores[-1], -scores[-1])[0])
+    return (shares if clear else np.full_like(shares, np.nan)), ratios
+
+
+def rule_ways(arms: Sequence[str], ways: Ways) -> dict[str, Ways]:
+    """Return the ways of each rule, its dials and both models alone, and of the coin, which has these."""
+    rules, both = [arm.partition(":")[0] for arm in arms], [len(arms), len(arms) + 1]
+    places = {rule: [i for i, name in enumerate(rules) if name == rule] + both for rule in rules} | {COIN: both}
+    return {rule: (ways[0][own], ways[1][own]) for rule, own in places.items()}
+
+
+def area_under(shares: Floats, paid: Floats) -> Floats:
+    """Return the area under the best mixtures between the bills 0 and 1, shapes (K, C), (K, C) -> (C,).
+
+    Between two of the ways' own bills the best mixture is a straight line.
+    """
+    places = np.sort(np.clip(paid, 0.0, 1.0), axis=0)
+    heights = np.array([best_share(np.nan_to_num(shares), paid, place) for place in places])
+    areas = (np.diff(places, axis=0) * (heights[1:] + heights[:-1]) / 2).sum(axis=0)
+    return np.where(np.isnan(shares).any(axis=0), np.nan, areas)
+
+
+def recovery_report(
+    measures: Mapping[str, Measure], design: Design, grids: Sequence[Grid], found: Sequence[Sequence[Record]]
+) -> dict[str, Any]:
+    """Return what every pair's arms recover in each measure: the seeds pooled, and one less the other."""
+    parts = []
+    for pair in design.pairs:
+        for name, measure in measures.items():
+            of_seeds = {
+                grid.seed: [each for each in records if each["arms"][CLOUD.name].get(name) is not None]
+                for grid, records in zip(grids, found, strict=True)
+                if grid.pair == pair
+            }
+            if all(of_seeds.values()):
+                part = _part(design, [each for some in of_seeds.values() for each in some], name, measure)
+                seeds = [*_differences(design, of_seeds, measure)]
+                parts.append({"pair": pair, "measure": name} | part | {"seeds": seeds})
+    return {"parts": parts, "summary": [said for part in parts for said in _said(part)]}
+
+
+def _part(design: Design, records: Sequence[Record], name: str, measure: Measure) -> dict[str, Any]:
+    kl = kl_thresholds(design)
+    arms = [*kl, *(arm.name for arm in design.arms if arm.name not in kl)]
+    ways = {tariff.name: ways_of(records, arms, measure, tariff) for tariff in design.tariffs}
+    rules = {tariff: rule_ways(arms, each) for tariff, each in ways.items()}
+
+    def level(some: Sequence[Record], arm: str) -> dict[str, float | None]:
+        values = measure(answers_of(some, arm))
+        if name == "right":
+            return estimate_to_json(wilson(int(values.sum()), values.size))
+        return told(paid_ratio(-values, np.ones_like(values)))
+
+    def row(i: int, arm: str) -> dict[str, Any]:
+        answers, alone = answers_of(records, arm), {each: answers_of(records, each) for each in BOTH}
+        shares = next(iter(ways.values()))[0][i]
+        return {
+            "arm": arm,
+            "nats": min(kl[arm], MOST_NATS) if arm in kl else None,
+            "level": level(records, arm),
+            "share": told(shares),
+            "bill": {tariff: told(paid[i]) for tariff, (_, paid) in ways.items()},
+            "over_coin": {tariff: told(shares - paid[i]) for tariff, (_, paid) in ways.items()},
+            "cloud_tokens": cloud_share(answers),
+            "requests": round(float(np.mean([len(each["requests"]) for each in answers])), 3),
+            "degraded": sum(each["degraded"] is not None for each in answers),
+        } | {
+            f"as_{model}": sum(one["answer"] == other["answer"] for one, other in zip(answers, texts, strict=True))
+            for model, texts in alone.items()
+        }
+
+    def kind(name: str) -> dict[str, Any]:
+        some = [each for each in records if each["kind"] == name]
+        shares = map(told, ways_of(some, [*kl], measure, design.tariffs[0])[0])
+        return {"kind": name, "questions": len(some)} | {arm: level(some, arm) for arm in BOTH} | {
+            "shares": dict(zip(kl, shares, strict=False))
+        }  # fmt: skip
+
+    return {
+        "questions": len(records),
+        "rows": [row(i, arm) for i, arm in enumerate([*arms, *BOTH])],
+        "areas": {
+            tariff: [{"rule": rule, "area": told(area_under(*own))} | told_bills(own, RECOVERED)
+                     for rule, own in each.items()]
+            for tariff, each in rules.items()
+        },
+        "beside_kl": {tariff: _beside_kl([*kl], ways[tariff], each) for tariff, each in rules.items()},
+        "kinds": [kind(each) for each in dict.fromkeys(each["kind"] for each in records)],
+    }  # fmt: skip
+
+
+def _beside_kl(kl: Sequence[str], ways: Ways, rules: Mapping[str, Ways]) -> dict[str, Any] | None:
+    """Return the KL hand-off at the dial that is farthest above the coin here, and every other rule beside it.
+
+    ``more``: what the other recovers beyond it at its bill; ``less``: what as much costs less. None: nothing is told.
+    """
+    shares, paid = ways
+    if not kl or np.isnan(shares[0, 0]):
+        return None
+    best = int(np.argmax((shares - paid)[: len(kl), 0]))
+    own, share, bill = {arm.partition(":")[0] for arm in kl}, shares[best], paid[best]
+    others = {
+        rule: {"more": told(best_share(*each, bill) - share), "less": told(bill - cheapest_bill(*each, share))}
+        for rule, each in rules.items()
+        if rule not in own
+    }
+    return {"arm": kl[best], "share": told(share), "bill": told(bill), "others": others}
+
+
+def _differences(
+    design: Design, of_seeds: Mapping[int, Sequence[Record]], measure: Measure
+) -> Iterator[dict[str, Any]]:
+    """Yield the KL hand-off's share with one seed less that with another, each drawn again for itself."""
+    kl = [*kl_thresholds(design)]
+    shares = {seed: ways_of(records, kl, measure, design.tariffs[0])[0] for seed, records in of_seeds.items()}
+    for one, other in combinations(shares, 2):
+        for arm, ours, theirs in zip(kl, shares[one], shares[other], strict=False):
+            # As many questions are drawn alike: in another order, the two do not go up and down together.
+            difference = told(ours - np.roll(theirs[::-1], 1))
+            yield {"seeds": f"{one} less {other}", "arm": arm, "difference": difference}
+
+
+def _said(part: Mapping[str, Any]) -> list[str]:
+    """Say under each tariff what recovers as much as the KL hand-off for less."""
+    said, where = [], f"{part['pair']}, {part['measure']}"
+    for tariff, beside in part["beside_kl"].items():
+        if beside is not None:
+            best = f"{beside['arm']} recovers {estimate(beside['share'])} at {estimate(beside['bill'])} of the bill"
+            won = [
+                f"{rule}, as much for {estimate(each['less'])} less (at an equal bill {estimate(each['more'])} more)"
+                for rule, each in beside["others"].items()
+                if (each["less"]["value"] or 0.0) > 0.0
+            ]
+            said.append(f"{where}, {tariff}: {best}. Cheaper: {'; '.join(won) or 'no other rule'}.")
+    return said or [f"{where}: the gap between the two models is not clear."]
+
+
+ROWS = {
+    "arm": at("arm"),
+    "right, or loss": with_interval("level"),
+    "recovered": with_interval("share"),
+    "by the cloud": at("cloud_tokens", form=".0%"),
+    "requests": at("requests", form=".1f"),
+    "text as the local's": at("as_local"),
+    "as the cloud's": at("as_cloud"),
+}
+AREAS = {"rule": at("rule"), "area": with_interval("area")} | {f"{e:.0%}": with_interval(f"{e:g}") for e in RECOVERED}
+SEEDS = {"threshold": at("arm"), "seeds": at("seeds"), "difference": with_interval("difference")}
+TABLES = {"bill": "the bill of the cloud's", "over_coin": "recovered, less the bill: above 0 it beats a coin"}
+
+
+def recovery_document(title: str, report: dict[str, Any]) -> Document:
+    """Say first what beats the KL hand-off; then tables and charts of each pair."""
+    blocks: list[Block] = [Heading(title), *(Text(said, "strong") for said in report["summary"])]
+    for part in report["parts"]:
+        name, tariffs = f"{part['pair']}, {part['measure']}, {part['questions']} questions", [*part["areas"]]
+        blocks += [Heading(name, 3), table_of(f"{name}: every arm", part["rows"], ROWS)]
+        for key, what in TABLES.items():
+            columns = {"arm": at("arm")} | {tariff: with_interval(key, tariff) for tariff in tariffs}
+            blocks.append(table_of(f"{name}: {what}", part["rows"], columns))
+        blocks += [table_of(f"{name}: area and bills, {each}", part["areas"][each], AREAS) for each in tariffs]
+        shares = {arm: with_interval("shares", arm) for arm in part["kinds"][0]["shares"]}
+        columns = {"kind": at("kind"), "n": at("questions")} | {model: with_interval(model) for model in BOTH} | shares
+        blocks.append(table_of(f"{name}: recovered, by kind and threshold", part["kinds"], columns))
+        known = [each["difference"] for each in part["seeds"] if None not in each["difference"].values()]
+        num = sum(each["low"] > 0.0 or each["high"] < 0.0 for each in known)
+        said = f"{num} of {len(known)} differences of two seeds exclude 0."
+        blocks += [table_of(f"{name}: two seeds", part["seeds"], SEEDS), Text(said)] if part["seeds"] else []
+        blocks += _charts(part, tariffs[0])
+    return blocks
+
+
+def _charts(part: Mapping[str, Any], tariff: str) -> Iterator[Chart]:
+    """Draw what is recovered against the threshold, and against the bill under a tariff."""
+    rules: dict[str, list[tuple[float | None, float, float]]] = {}
+    for row in part["rows"]:
+        if (share := row["share"]["value"]) is not None:
+            point = row["nats"], row["bill"][tariff]["value"], share
+            rules.setdefault(row["arm"].partition(":")[0], []).append(point)
+    if not rules:
+        return
+    points = [point for own in rules.values() for point in own]
+    up = Axis("recovered", 0.0, max(1.0, *(share for _, _, share in points)), SHARES)
+    nats = Axis("threshold, nats", 0.0, MOST_NATS, [(float(each), f"{each}") for each in range(9)])
+    kl = [(rule, [(dial, share) for dial, _, share in own if dial is not None]) for rule, own in rules.items()]
+    yield Chart(f"{part['pair']}: recovered, by KL's threshold", nats, up, [line for line in kl if line[1]])
+    most = max(1.0, *(bill for _, bill, _ in points))
+    paid = Axis(
+        f"bill of the cloud's, {tariff}", 0.0, most, [(each / 2, f"{each / 2:g}") for each in range(int(2 * most) + 1)]
+    )
+    lines = [(rule, [(bill, share) for _, bill, share in own]) for rule, own in rules.items()]
+    coin = (COIN, [(0.0, 0.0), (1.0, 1.0)])
+    dots = [(rule, of[0]) for rule, of in lines if len(of) == 1]
+    yield Chart(f"{part['pair']}: recovered, by the bill", paid, up, [coin, *(e for e in lines if len(e[1]) > 1)], dots)
+
+
+def _section(name: str, title: str, measures: Mapping[str, Measure], *, needs_rows: bool) -> Section:
+    document = partial(recovery_document, title)
+    return Section(name, title, answers_grids, partial(recovery_report, measures), document, needs_rows=needs_rows)
+
+
+WHERE = "against KL's threshold and the bill"
+THRESHOLD_SECTION = _section("threshold", f"RPI {WHERE}", RIGHT, needs_rows=False)
+LOSS_SECTION = _section("loss", f"Recovered loss {WHERE}", LOSS, needs_rows=True)

@@ -1,0 +1,320 @@
+"""A design's answers: the ends of the threshold, the traces, what is recovered, and cases by rule."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from fractions import Fraction
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from cases import each_of
+
+from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
+from hybrid.lab.arms import Arm
+from hybrid.lab.experiments.frame import PRICES, SETTINGS, CountedRequest, cost
+from hybrid.lab.experiments.grid import ModelPair
+from hybrid.lab.experiments.questions import as_questions, draw_problems
+from hybrid.lab.experiments.world import open_world
+from hybrid.lab.study.answers import answers_grids, kl_thresholds
+from hybrid.lab.study.cases import (
+    ANSWERS_SECTION,
+    CASES_SECTION,
+    RULES,
+    answers_document,
+    answers_report,
+    case_of,
+    cases_document,
+    cases_report,
+)
+from hybrid.lab.study.design import Design, NamedTariff
+from hybrid.lab.study.own_questions import OwnQuestion
+from hybrid.lab.study.threshold import (
+    COIN,
+    LOSS,
+    LOSS_SECTION,
+    RIGHT,
+    THRESHOLD_SECTION,
+    area_under,
+    recovery_document,
+    recovery_report,
+    ways_of,
+)
+from hybrid.report import Chart, Text, Tokens, html
+from hybrid.tasks.statistics import rpi
+
+TARIFFS = tuple(NamedTariff(f"1/0.1/4 {each.name}", PRICES[0], each) for each in SETTINGS[:2])
+KL = tuple(Arm(f"kl:{nats:g}", "kl", {"threshold": nats}) for nats in (0.0, 0.7, math.inf))
+ARMS = (*KL, Arm("once", "once"), Arm("auto", "auto"))
+
+
+def design(questions, arms=ARMS, **more):
+    pairs = {"bundled": ModelPair(BUNDLED_LOCAL, BUNDLED_CLOUD)}
+    return Design("x", ("threshold",), pairs, questions, arms, TARIFFS, **more)
+
+
+async def no_check(*_):
+    """Check nothing."""
+
+
+def answered(asked, num):
+    """The records of the first ``num`` questions of the first grid."""
+
+    async def answer():
+        [grid, *_] = answers_grids(asked)
+        async with open_world(BUNDLED_LOCAL, BUNDLED_CLOUD) as world:
+            return [await grid.answer(world, i, i, no_check) for i in range(num)]
+
+    return json.loads(json.dumps(asyncio.run(answer())))
+
+
+@pytest.mark.slow
+def test_the_exact_ends_of_the_threshold_are_the_two_models_alone_and_a_trace_is_what_was_compared():
+    """Greedy: at 0 every token is the cloud's, however the local model reads it; at infinity none is ever rejected."""
+    problems = as_questions(draw_problems("calibration", 1, 5))
+    records = answered(design({0: {"bundled": problems}}), len(problems))
+    assert len(records) == len(problems) >= 14
+    for record in each_of(records):
+        arms = record["arms"]
+        assert arms["kl:0"]["answer"] == arms["cloud"]["answer"]
+        assert arms["kl:inf"]["answer"] == arms["local"]["answer"]
+        assert (arms["kl:0"]["parts"], arms["kl:inf"]["handoff"]) == (None, None)
+        assert arms["kl:0"]["excess"] == 0.0
+        for name, arm in each_of(arms.items()):
+            assert "".join(text for text, _ in arm["pieces"]) == arm["answer"]
+            assert all(low <= (math.inf if high is None else high) for _, low, high, *_ in arm["trace"])
+            written = [i for i, (_, writer) in enumerate(arm["pieces"]) if writer == "cloud"]
+            assert arm["handoff"] in {*written[:1], len(arm["pieces"]), None}
+            if name.startswith("kl"):
+                judged = [i for i, (_, writer) in enumerate(arm["pieces"]) if writer == "checked"]
+                assert {*judged} <= {each[0] for each in arm["trace"]}
+        for place, nats, _, how, local, cloud in each_of(arms["kl:0.7"]["trace"]):
+            assert how != "accepted" or nats <= 0.7 + 0.2  # a row's noise moves the end that decides
+            assert how != "recovered" or arms["kl:0.7"]["pieces"][place][0] in {cloud, ""} or local == cloud
+    assert any(record["arms"]["kl:0.7"]["handoff"] is not None for record in records)
+
+
+@pytest.mark.slow
+def test_a_question_that_nobody_grades_is_neither_right_nor_wrong():
+    asked = (OwnQuestion(question="What is 2 + 2?", max_tokens=12),)
+    [record] = answered(design({0: {"bundled": asked}}, KL), 1)
+    assert {each["right"] for each in record["arms"].values()} == {None}
+    assert {"cloud", "local"} < record["arms"].keys()
+
+
+def test_a_grid_is_a_seed_and_a_pair_and_the_thresholds_are_the_kl_arms_own():
+    drawn = {seed: {"bundled": as_questions(draw_problems("calibration", 1, seed))} for seed in (3, 1)}
+    asked = design(drawn, (Arm("once:2", "once:2"), Arm("b", "kl:1.5"), Arm("a", "kl"), *KL))
+    assert [(grid.seed, grid.questions) for grid in answers_grids(asked)] == [
+        (seed, drawn[seed]["bundled"]) for seed in (3, 1)
+    ]
+    assert kl_thresholds(asked) == {"kl:0": 0.0, "a": 0.5, "kl:0.7": 0.7, "b": 1.5, "kl:inf": math.inf}
+    assert len({json.dumps(answers_grids(design(drawn, arms))[0].content) for arms in (KL, ARMS, KL[:1])}) == 3
+
+
+# ---- what is recovered ---------------------------------------------------------------------------------------------
+
+
+def made(rights, bills, kind="sum"):
+    """A record by hand: who is right, and the tokens that one request of each arm sent; 0: none was sent."""
+    arms = {
+        name: {
+            "right": bool(rights[name]),
+            "requests": [CountedRequest("write", bills[name], 0, 0, 0)] if bills[name] else [],
+            "cloud_tokens": 1, "tokens": 2, "excess": 1.0 - rights[name], "nll": 2.0 - rights[name],
+            "degraded": None, "answer": name, "handoff": 0, "parts": 0,
+            "candidates": {"0": [[["a", 0.5]], [["b", 0.9]]]},
+            "pieces": [["x", "local"], ["y", "cloud"]], "trace": [[0, 0.4, None, "accepted", "a", "b"]],
+        }
+        for name in rights
+    }  # fmt: skip
+    return {"text": "1 + 1?", "kind": kind, "seed": 0, "arms": arms}
+
+
+def drawn_records(num, seed):
+    """``once`` is the KL hand-off of 0.7 at half its bill; at 0 it is the cloud, at infinity the local model."""
+    rng, records = np.random.default_rng(seed), []
+    for number in range(num):
+        local, cloud = rng.random() < 0.4, rng.random() < 0.9
+        hybrid = cloud if rng.random() < 0.6 else local
+        rights = {"local": local, "cloud": cloud, "kl:0": cloud, "kl:0.7": hybrid, "kl:inf": local, "once": hybrid}
+        length = int(rng.integers(10, 30)) * 2
+        bills = {
+            "local": 0,
+            "cloud": length,
+            "kl:0": 2 * length,
+            "kl:0.7": length // 2 * 2,
+            "kl:inf": length,
+            "once": length // 2,
+        }
+        records.append(made(rights, bills, ("sum", "fact")[number % 2]))
+    return records
+
+
+def reported(seeds=(0, 1), measures=RIGHT, num=200):
+    asked = design({seed: {"bundled": ()} for seed in seeds}, ARMS[:4])
+    found = [drawn_records(num, seed) for seed in seeds]
+    return recovery_report(measures, asked, answers_grids(asked), found), found
+
+
+def test_an_area_is_that_of_the_mixtures_of_two_ways_enumerated():
+    """The oracle mixes every two ways by every hundredth, and takes the best of all that cost no more."""
+    rng, steps = np.random.default_rng(0), np.linspace(0.0, 1.0, 101)
+    for _ in each_of(range(6)):
+        shares, paid = (np.append(rng.uniform(0.0, most, 4), [0.0, 1.0]) for most in (1.2, 1.6))
+        mixed = [
+            ((1 - t) * paid[i] + t * paid[j], (1 - t) * shares[i] + t * shares[j])
+            for i, j, t in product(range(6), range(6), steps)
+        ]
+        bills = np.linspace(0.0, 1.0, 201)
+        best = [max(share for bill, share in mixed if bill <= limit + 1e-12) for limit in bills]
+        naive = sum((one + other) / 2 for one, other in pairwise(best)) / 200
+        assert area_under(shares[:, None], paid[:, None])[0] == pytest.approx(naive, abs=0.01)
+        assert area_under(shares[:, None], paid[:, None])[0] >= naive - 1e-3
+
+
+def test_rpi_is_the_drafts_formula_and_the_bills_are_the_tariffs():
+    report, found = reported()
+    records = [record for some in found for record in some]
+    right = {arm: [record["arms"][arm]["right"] for record in records] for arm in records[0]["arms"]}
+    paid = {arm: [record["arms"][arm]["requests"] for record in records] for arm in right}
+    [part] = report["parts"]
+    assert part["questions"] == len(records) == 400
+    for row in each_of(part["rows"]):
+        hybrid, small, large = (sum(right[arm]) for arm in (row["arm"], "local", "cloud"))
+        assert row["share"]["value"] == round(float(Fraction(hybrid - small, large - small)), 4)
+        told = rpi(right["local"], right[row["arm"]], right["cloud"])
+        assert (row["share"]["low"], row["share"]["high"]) == pytest.approx((told.low, told.high), abs=0.03)
+        for tariff in each_of(TARIFFS):
+            ours, alone = (
+                sum(cost(sent, tariff.setting, tariff.prices) for sent in paid[arm]) for arm in (row["arm"], "cloud")
+            )
+            assert row["bill"][tariff.name]["value"] == round(ours / alone, 4)
+            assert row["over_coin"][tariff.name]["value"] == pytest.approx(
+                row["share"]["value"] - ours / alone, abs=1e-3
+            )
+    assert {kind["kind"]: kind["questions"] for kind in part["kinds"]} == {"sum": 200, "fact": 200}
+    for areas in each_of(part["areas"].values()):
+        coin = next(row for row in areas if row["rule"] == COIN)
+        assert [coin[key]["value"] for key in ("area", "0.5", "0.8")] == [0.5, 0.5, 0.8]
+
+
+def test_a_rule_with_the_same_answers_at_half_the_bill_is_told_first_and_by_how_much():
+    report, _ = reported()
+    for beside in each_of(report["parts"][0]["beside_kl"].values()):
+        assert beside["arm"] == "kl:0.7"
+        once = beside["others"]["once"]
+        assert once["less"]["value"] == pytest.approx(beside["bill"]["value"] / 2, abs=0.03)
+        assert once["less"]["low"] > 0.2
+        assert once["more"]["value"] > 0.0
+    document = recovery_document("Title", report)
+    assert isinstance(document[1], Text)
+    assert "Cheaper: once, as much for 0.5" in document[1].text
+    assert sum(isinstance(block, Chart) for block in document) == 2
+    html.page("Title", document)
+
+
+def test_two_seeds_are_drawn_again_independently_of_each_other():
+    """With one draw for both, the same answers under two seeds would differ by exactly nothing."""
+    records = drawn_records(150, 0)
+    asked = design({seed: {"bundled": ()} for seed in (0, 1)}, ARMS[:4])
+    [part] = recovery_report(RIGHT, asked, answers_grids(asked), [records, records])["parts"]
+    differences = {each["arm"]: each["difference"] for each in part["seeds"]}
+    own = ways_of(records, ["kl:0.7"], RIGHT["right"], TARIFFS[0])[0][0][1:]
+    told = differences["kl:0.7"]
+    assert told["value"] == 0.0
+    # Of two independent ones the variances add up.
+    assert (told["high"] - told["low"]) / 3.92 == pytest.approx(math.sqrt(2) * own.std(), rel=0.1)
+    assert differences["kl:inf"] == {"value": 0.0, "low": 0.0, "high": 0.0}
+
+
+def test_where_the_models_do_not_differ_nothing_is_recovered_and_the_report_says_so():
+    same = dict.fromkeys(("local", "cloud", "kl:0", "kl:0.7", "kl:inf", "once"), 1)
+    asked = design({0: {"bundled": ()}}, ARMS[:4])
+    report = recovery_report(RIGHT, asked, answers_grids(asked), [[made(same, same)] * 9])
+    assert {row["share"]["value"] for row in report["parts"][0]["rows"]} == {None}
+    assert report["summary"] == ["bundled, right: the gap between the two models is not clear."]
+    html.page("Title", recovery_document("Title", report))
+
+
+def test_a_loss_is_recovered_as_right_answers_are_with_its_sign_turned():
+    """Here both losses are less by one exactly where an answer is right."""
+    right, loss = (reported(measures=measures)[0]["parts"] for measures in (RIGHT, LOSS))
+    assert [part["measure"] for part in loss] == ["excess", "nll"]
+    for part in each_of(loss):
+        assert [row["share"] for row in part["rows"]] == [row["share"] for row in right[0]["rows"]]
+        assert part["rows"][0]["level"]["value"] >= 0.0
+
+
+# ---- cases -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_is_a_case_of_the_rule_that_is_printed_and_of_no_other():
+    """The oracle reads the printed sentences: who is right, and where the cloud wrote."""
+    counted = set()
+    every = product(*[(False, True)] * 3, ("ll", "lc", "cl", "lcl"), (None, 0, 1, 2))
+    for local, arm, cloud, writers, parts in each_of(every):
+        record = made({"local": local, "cloud": cloud, "kl:1": arm}, dict.fromkeys(("local", "cloud", "kl:1"), 1))
+        handoff = writers.find("c") if "c" in writers else None
+        pieces = [["x", {"l": "checked", "c": "cloud"}[writer]] for writer in writers]
+        record["arms"]["kl:1"] |= {"handoff": handoff, "parts": parts, "pieces": pieces}
+        worse = not arm and cloud and parts is not None
+        after = parts is not None and "c" in writers[parts + 1 :]
+        holds = {
+            "saved": not local and arm and handoff is not None,
+            "not needed": local and handoff is not None,
+            "too late": worse and after and not (local and handoff is not None),
+            "missed": worse and not after and not (local and handoff is not None),
+        }
+        assert [case_of(record, "kl:1")] == ([rule for rule in RULES if holds[rule]] or [None])
+        counted.add(case_of(record, "kl:1"))
+    assert counted == {None, *RULES}
+
+
+def test_a_text_that_the_cloud_ended_was_handed_off_at_its_end():
+    record = made({"local": 0, "cloud": 1, "kl:1": 0}, dict.fromkeys(("local", "cloud", "kl:1"), 1))
+    pieces = [["x", "checked"], ["y", "checked"]]
+    record["arms"]["kl:1"] |= {"handoff": 2, "parts": 1, "pieces": pieces}
+    assert case_of(record, "kl:1") == "too late"
+    record["arms"]["kl:1"] |= {"parts": 2}
+    assert case_of(record, "kl:1") == "missed"
+
+
+def test_ungraded_answers_are_cases_by_their_excess():
+    record = made({"local": 0, "cloud": 1, "kl:1": 1}, dict.fromkeys(("local", "cloud", "kl:1"), 1))
+    for arm in record["arms"].values():
+        arm["right"] = None
+    assert case_of(record, "kl:1", 0.1) == "saved"
+    assert case_of(record, "kl:1", 0.6) == "not needed"
+
+
+def test_the_first_cases_and_answers_are_kept_in_the_designs_order_and_all_are_counted():
+    asked = design({0: {"bundled": ()}}, ARMS[:4], options={"cases": 1, "answers": 2})
+    records = drawn_records(60, 2)
+    for number, record in enumerate(records):
+        record["text"] = f"question {number}"
+    report = json.loads(json.dumps(cases_report(asked, answers_grids(asked), [records])))
+    first = {}
+    for record in records:
+        first.setdefault(case_of(record, "kl:0.7"), record["text"])
+    assert {case["rule"]: case["question"] for case in report["cases"]} == {r: q for r, q in first.items() if r}
+    for row in each_of(report["counts"]):
+        cases = [case_of(record, row["arm"]) for record in records]
+        assert [row[rule]["value"] for rule in RULES] == [round(cases.count(rule) / 60, 4) for rule in RULES]
+    document = cases_document(report)
+    assert [f"{rule}: {said}." for rule, said in RULES.items()] == [each.text for each in document[1:5]]
+    outputs = answers_report(asked, answers_grids(asked), [records])
+    assert [each["question"] for each in outputs["answers"]] == [f"question {number}" for number in range(4)]
+    shown = [*document, *answers_document(outputs)]
+    assert sum(isinstance(block, Tokens) for block in shown) == len(report["cases"]) + 4
+    html.page("Title", shown)
+
+
+def test_every_section_runs_the_same_grid():
+    asked = design({0: {"bundled": as_questions(draw_problems("calibration", 1, 0))}})
+    sections = (THRESHOLD_SECTION, LOSS_SECTION, CASES_SECTION, ANSWERS_SECTION)
+    contents = {json.dumps(section.grids(asked)[0].content) for section in sections}
+    assert len(contents) == 1
+    assert [section.needs_rows for section in sections] == [False, True, False, False]

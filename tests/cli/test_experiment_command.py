@@ -1,0 +1,224 @@
+"""``hybrid experiment``: what it refuses, says beforehand, keeps and writes; the records are made by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from cases import each_of
+from typer.testing import CliRunner
+
+from hybrid.cli import app
+from hybrid.errors import EngineError
+from hybrid.lab.experiments import grid
+from hybrid.lab.experiments.grid import CLOUD, LOCAL
+from hybrid.lab.experiments.trials import text_grid
+from hybrid.lab.study import running
+from hybrid.lab.study.design import Power, read_design
+from hybrid.lab.study.running import Study, power_lines
+from hybrid.lab.study.section import Section
+from hybrid.report import Text
+from hybrid.spend import Price
+
+DESIGN = """
+sections = ["made"]
+seeds = [0, 1]
+tariffs = ["1/0.1/4 U"]
+[pairs.bundled]
+local = "small"
+cloud = "large"
+[questions]
+split = "test"
+n = 30
+[[arms]]
+policy = "kl"
+threshold = [0.3, 3.0]
+[power]
+half_width = 0.2
+"""
+CHARGES = DESIGN.replace('cloud = "large"', 'cloud = "http://127.0.0.1:1/v1"\nprice = "1/0.1/4"')
+
+
+def made_grids(design):
+    arms = (CLOUD, LOCAL, *design.arms)
+    return tuple(text_grid(pair, pair, design.questions[pair], arms) for pair in design.pairs)
+
+
+MADE = Section(
+    "made",
+    "A made section",
+    made_grids,
+    lambda design, grids, found: {"n": sum(map(len, found)), "summary": ["A *made* sentence."]},
+    lambda told: [Text(f"{told['n']} records")],
+    needs_rows=False,
+)
+
+
+def made_record(number):
+    """Return what is kept of a question: of three, the cloud is right in two, and others in every second of these."""
+    right = {"cloud": number % 3 > 0, "local": number % 6 in {1, 2}, "kl:0.3": number % 3 > 0, "kl:3.0": False}
+    requests = {"cloud": [("write", 20, 0, 0, 30)], "local": [], "kl:0.3": [("check", 40, 20, 0, 1)], "kl:3.0": []}
+    arms = {name: {"right": right[name], "requests": requests[name], "tokens": 30} for name in right}
+    return {"arms": arms, "checked": [{"arm": "cloud", "text": True, "requests": True, "bill": True}]}
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """Run a command in a folder of its own; questions are answered by hand-made records, ``most`` of them at a time."""
+    monkeypatch.setattr(running, "sections_of", lambda design: (MADE,))
+    monkeypatch.chdir(tmp_path)
+
+    def write(run, report_progress):
+        lines = [json.dumps({"key": run.key((g, q))} | made_record(q)) for g, q in run.units]
+        (run.folder / "part-1.jsonl").write_text("\n".join(lines) + "\n")
+        return [[made_record(q) for q in range(len(grid.questions))] for grid in run.grids]
+
+    monkeypatch.setattr(grid, "run_grids", write)
+
+    def command(*words, design=None):
+        if design is not None:
+            Path("my.toml").write_text(design)
+        return CliRunner().invoke(app, ["experiment", *words])
+
+    return command
+
+
+def test_a_run_says_beforehand_what_it_takes_and_leaves_a_report_in_three_forms(study):
+    ran = study("run", "my.toml", "--out", "kept", design=DESIGN)
+    assert ran.exit_code == 0, ran.output
+    assert re.search(r"60 questions: 240 answers of \d+ tokens at most, about [\d.]+ min", ran.stderr)
+    assert "RPI's interval of 0.2 takes 107 graded questions of a pair with the gap of 0.3 and" in ran.stderr
+    assert {"report.html", "report.md", "report.json", "my.toml"} <= {path.name for path in Path("kept").iterdir()}
+    report = json.loads(Path("kept/report.json").read_text())
+    assert report["command"] == "hybrid experiment run my.toml --out kept"
+    assert (report["seeds"], report["questions"]) == ([0, 1], {"bundled": 60})
+    assert {each["file"]: len(each["sha256"]) for each in report["models"]} == {"large.gguf": 64, "small.gguf": 64}
+    assert report["against_the_client"]["same"] == 60
+    for text in (Path("kept/report.html").read_text(), Path("kept/report.md").read_text(), ran.output):
+        plain = " ".join(text.replace("\\", "").split())
+        assert "A made section" in plain
+        assert "A *made* sentence." in plain
+        assert "60 of 60 answers that the client" in plain
+
+
+def test_a_report_is_written_again_from_the_records_alone(study):
+    assert study("run", "my.toml", "--out", "kept", design=DESIGN).exit_code == 0
+    before = {path: path.read_text() for path in Path("kept").glob("report.*")}
+    for path in before:
+        path.unlink()
+    Path("my.toml").unlink()
+    again = study("report", "kept", "--json")
+    assert again.exit_code == 0, again.output
+    assert json.loads(again.output) == json.loads(before[Path("kept/report.json")])
+    assert {path: path.read_text() for path in before} == before
+
+
+def test_a_run_that_is_not_whole_has_no_report_and_a_folder_without_one_neither(study):
+    assert study("run", "my.toml", "--out", "kept", design=DESIGN).exit_code == 0
+    part = Path("kept/part-1.jsonl")
+    part.write_text("\n".join(part.read_text().splitlines()[:-2]) + '\n{"key": "torn')
+    torn = study("report", "kept")
+    assert torn.exit_code == 2
+    assert "2 questions of this design have no answers yet" in torn.output
+    none = study("report", ".")
+    assert (none.exit_code, none.output) == (2, "hybrid: . holds no run of hybrid experiment\n")
+
+
+def test_quick_is_few_questions_of_the_first_seed(study):
+    ran = study("run", "my.toml", "--out", "kept", "--quick", "--json", design=DESIGN.replace("n = 30", ""))
+    assert ran.exit_code == 0, ran.output
+    report = json.loads(ran.stdout)
+    assert report["seeds"] == [0]
+    assert report["questions"]["bundled"] < 107 / 2
+    assert report["command"].endswith("--quick")
+    assert json.loads(study("report", "kept", "--json").stdout)["questions"] == report["questions"]
+
+
+def test_what_charges_is_refused_without_a_cap_and_says_its_worst_case_beside_one(study):
+    refused = study("run", "my.toml", "--out", "kept", design=CHARGES)
+    assert refused.exit_code == 2
+    assert re.search(r"bundled may charge [\d.]+ USD: write cap", refused.output)
+    assert not Path("kept").exists()
+    ran = study("run", "my.toml", "--out", "kept", design=f"cap = 0.01\n{CHARGES}")
+    assert re.search(r"bundled: at most [\d.]+ USD, if every token is a request; the cap is 0.01 USD", ran.stderr)
+    free = study("run", "my.toml", "--out", "free", design=CHARGES.replace('"1/0.1/4"', '"free"'))
+    assert "at most 0 USD, if every token is a request; no cap is needed" in free.stderr
+
+
+def test_the_worst_case_is_above_every_way_to_spend_an_answer(tmp_path, monkeypatch):
+    """Counted by another hand: a check and a write at every token, each with all that stands before."""
+    monkeypatch.setattr(running, "sections_of", lambda design: (MADE,))
+    path = tmp_path / "my.toml"
+    path.write_text(f"cap = 1\n{CHARGES}".replace("n = 30", "n = 2").replace("[0, 1]", "[0]"))
+    study = Study(read_design(path), tmp_path)
+    told, price = study.plan()["worst_nanousd"]["bundled"], Price.parse("1/0.1/4")
+    spent = 0
+    for asked in study.design.questions["bundled"]:
+        prompt = len(asked.text)  # the small model's tokens are no shorter than a byte
+        spent += price.worst_case(prompt, asked.max_tokens)
+        spent += 2 * sum(2 * price.worst_case(prompt + at, 1) for at in range(asked.max_tokens))
+    assert spent < told < 10 * spent
+
+
+def test_new_writes_a_design_that_is_read_and_never_overwrites(study):
+    listed = study("new", "--list")
+    names = re.findall(r"^(\w[\w-]*): ", listed.output, re.MULTILINE)
+    assert "own" in names
+    for name in each_of(names):
+        assert study("new", name).exit_code == 0
+    assert read_design(Path("own.toml"), most=1).questions["mine"]
+    Path("own.toml").write_text("mine")
+    again = study("new")
+    assert (again.exit_code, Path("own.toml").read_text()) == (2, "mine")
+    assert "own.toml is there already" in again.output
+    assert study("new", "--out", "nowhere/x.toml").exit_code == 2
+    assert "there is no design owm" in study("new", "owm").output
+
+
+def test_mistakes_end_in_one_sentence_and_an_interruption_says_how_to_go_on(study, monkeypatch):
+    for words, told in each_of(
+        (
+            (("run", "none.toml", "--out", "kept"), "none.toml cannot be read: No such file"),
+            (("run", "my.toml", "--out", "my.toml"), "hybrid: "),
+        )
+    ):
+        ended = study(*words, design=DESIGN)
+        assert ended.exit_code in {1, 2}, ended.output
+        assert told in ended.output
+        assert "Traceback" not in ended.output
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grid, "run_grids", interrupt)
+    ended = study("run", "my.toml", "--out", "kept")
+    assert ended.exit_code == 130
+    assert "interrupted; what was answered is kept: hybrid experiment run my.toml --out kept goes on" in ended.output
+
+    def fail(*_):
+        raise EngineError("a process ended: run the command again to go on")
+
+    monkeypatch.setattr(grid, "run_grids", fail)
+    assert study("run", "my.toml", "--out", "kept").exit_code == 3
+
+
+def test_a_gap_and_a_discordance_may_come_from_an_earlier_run(study):
+    """The made records: 40 of 60 right by the cloud, 20 by the local model, and these among them."""
+    assert study("run", "my.toml", "--out", "kept", design=DESIGN).exit_code == 0
+    again = study("run", "my.toml", "--out", "new", design=DESIGN + 'records = "kept"')
+    assert (
+        "takes 73 graded questions of a pair with the gap of 0.333 and the discordance of 0.333 of kept" in again.stderr
+    )
+    none = study("run", "my.toml", "--out", "new", design=DESIGN + 'records = "nothing"')
+    assert (none.exit_code, "[power] nothing has 0 graded answers" in none.output) == (2, True)
+
+
+def test_the_widest_interval_is_told_beside_the_wanted_one():
+    shares = [{"low": 0.1, "high": 0.5}, {"low": -0.2, "high": 0.4}, {"low": None, "high": 3.0}]
+    part = {"pair": "mine", "questions": 7, "rows": [{"share": {"value": 0.3} | each} for each in shares]}
+    lines = power_lines(Power(difference=0.1), {"threshold": {"parts": [part]}})
+    assert lines[0].startswith("a difference in right answers of 0.1 takes 314 graded questions")
+    assert lines[1:] == ["mine: with 7 the widest such interval has 0.300"]
+    assert power_lines(Power(), {}) == []
