@@ -10,7 +10,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from arithmetic import tolerance
+from arithmetic import rounds_by_shape, tolerance
 from cases import each_of
 from naive_rules import rejected
 from scipy.stats import spearmanr
@@ -19,7 +19,7 @@ from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.lab.experiments import position_table
 from hybrid.lab.experiments.frame import PRICES, SETTINGS
 from hybrid.lab.experiments.grid import GridRun, ModelPair
-from hybrid.lab.experiments.position_table import compare_rows, weighted_rank_correlation
+from hybrid.lab.experiments.position_table import compare_rows, weighted_spearman
 from hybrid.lab.experiments.questions import as_questions, draw_problems
 from hybrid.lab.experiments.world import open_world
 from hybrid.lab.study.design import Design, NamedTariff
@@ -115,8 +115,8 @@ def test_a_rank_correlation_under_weights_is_that_of_repeated_pairs():
         values, others = rng.integers(0, 6, size=(2, 12)).astype(float)
         weights = rng.integers(0, 4, size=12)
         expected = spearmanr(np.repeat(values, weights), np.repeat(others, weights)).statistic
-        assert weighted_rank_correlation(values, others)(weights.astype(float)) == pytest.approx(expected)
-    assert weighted_rank_correlation(np.ones(3), np.arange(3.0))(np.ones(3)) is None
+        assert weighted_spearman(values, others)(weights.astype(float)) == pytest.approx(expected)
+    assert weighted_spearman(np.ones(3), np.arange(3.0))(np.ones(3)) is None
 
 
 # Records made by hand: positions of drawn numbers, in the shape of a record.
@@ -329,6 +329,8 @@ def test_on_the_bundled_pair_the_laws_hold_and_the_first_greedy_rejection_is_whe
             assert [read["heated"]["1"][i] for i in (0, 4)] == pytest.approx([total, total], abs=1e-6)
             assert all(sums[3] == sums[7] == 0.0 for sums in read["heated"].values())
     assert num_compared
+    floors = [noise_floor(of_pair)["difference"]["1"]["value"] for of_pair in found]
+    assert (max(floors) > 0.0) == rounds_by_shape()
     for section in each_of(ROW_SECTIONS):
         report = section.report(design, grids, found)
         assert section.document(report)

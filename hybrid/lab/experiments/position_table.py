@@ -96,7 +96,7 @@ def weighted_auroc(scores: Floats, positive: NDArray[np.bool_]) -> Statistic:
     return statistic
 
 
-def weighted_rank_correlation(values: Floats, others: Floats) -> Statistic:
+def weighted_spearman(values: Floats, others: Floats) -> Statistic:
     """Return Spearman's rank correlation as a statistic, ties sharing their mean rank; undefined where one is alike."""
     found = [np.unique(each, return_inverse=True) for each in (values, others)]
 
@@ -145,9 +145,8 @@ def compare_rows(reference: Dense, local: Dense) -> dict[str, Any]:
 
 
 THRESHOLDS = (0.5, 1.5, 3.0)
-# Offsets in a drafted span, and parts of a text, at which acceptance is told.
+# Offsets in a drafted span at which acceptance is told.
 SPAN = 8
-PARTS = ((0, 8), (8, 16), (16, 32), (32, 64), (64, None))
 
 
 def position_table(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -181,30 +180,17 @@ def flattened(texts: Sequence[Sequence[dict[str, Any]]]) -> tuple[list[dict[str,
 
 
 def _acceptance(texts: Sequence[Sequence[dict[str, Any]]], all_of: Positions, overlap: Floats) -> dict[str, Any]:
-    """Tell how many drafted tokens stand: by the offset in a span, and by the place in the text.
+    """Tell how many drafted tokens stand, by the offset in a span.
 
     ``span``: of the greedy drafts that begin anywhere and have stood so far, the share that stands at the next token.
     """
-    places = np.array([place for text in texts for place in range(len(text))], dtype=np.int64)
-    agrees = np.array([each["agrees"] for text in texts for each in text], dtype=bool)
     stood = [run_lengths([each["agrees"] for each in text]) for text in texts]
     span = []
     for offset in range(SPAN):
         tried = sum(sum(run >= offset and at + offset < len(runs) for at, run in enumerate(runs)) for runs in stood)
         kept = sum(sum(run > offset for run in runs) for runs in stood)
         span.append({"offset": offset, "tried": tried, "kept": round(kept / tried, 4) if tried else None})
-    parts = []
-    for first, end in PARTS:
-        inside = (places >= first) & (places < (end or places.size + 1))
-        here = Positions(all_of.owners[inside], all_of.num_texts)
-        parts.append(
-            {"from": first, "to": end, "positions": int(inside.sum())}
-            | {
-                "greedy": estimate_to_json(here.mean(agrees[inside])),
-                "sampled": estimate_to_json(here.mean(overlap[inside])),
-            }
-        )
-    return {"sampled": estimate_to_json(all_of.mean(overlap)), "span": span, "parts": parts}
+    return {"sampled": estimate_to_json(all_of.mean(overlap)), "span": span}
 
 
 def run_lengths(holds: Sequence[bool]) -> list[int]:

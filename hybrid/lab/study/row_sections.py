@@ -16,13 +16,7 @@ import numpy as np
 from hybrid.lab.arms import estimate_to_json
 from hybrid.lab.experiments.frame import bills, paid_ratio, resampled, told
 from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid, Record
-from hybrid.lab.experiments.position_table import (
-    THRESHOLDS,
-    Positions,
-    flattened,
-    run_lengths,
-    weighted_rank_correlation,
-)
+from hybrid.lab.experiments.position_table import THRESHOLDS, Positions, flattened, run_lengths, weighted_spearman
 from hybrid.lab.experiments.text import EXACT_GREEDY
 from hybrid.lab.study.design import Design
 from hybrid.lab.study.rows import DIGITS, HEATED_K, RULES, SLACK_NATS, TEXTS, TOP_KS, ReadText, rows_grids
@@ -86,7 +80,9 @@ def truncation_report(design: Design, grids: Sequence[Grid], found: Sequence[Seq
         row["open"] = [(p, float(np.mean((lower <= 10**p) & (10**p < upper)))) for p in POWERS.tolist() if flat]
         rows.append(row)
     floors = {grid.pair: noise_floor(records) for grid, records in zip(grids, found, strict=True)}
-    return {"thresholds": limits, "rows": rows, "floors": floors}
+    said = "{}: two readings of a row move KL between the models by at most {} nats at 99 % of {} positions."
+    summary = [said.format(pair, e["difference"]["0.99"]["value"], e["positions"]) for pair, e in floors.items()]
+    return {"thresholds": limits, "rows": rows, "floors": floors, "summary": summary}
 
 
 def truncation_document(report: dict[str, Any]) -> Document:
@@ -123,7 +119,12 @@ def certificates_report(design: Design, grids: Sequence[Grid], found: Sequence[S
         for own, read in pair_texts(grids, found)
         for number, rule in enumerate(CERTIFICATES)
     ]
-    return {"rows": rows, "drafters": drafters(design, grids, found, rows)}
+    compared = drafters(design, grids, found, rows)
+    said = (
+        "{tariff}: certificates select the drafter {selected}; greedy-exact pays least with {cheapest}, by {} of the "
+    )
+    said += "cloud's bill (n = {questions})."
+    return {"rows": rows, "drafters": compared, "summary": [said.format(estimate(e["less"], 3), **e) for e in compared]}
 
 
 def rule_row(texts: Sequence[Sequence[dict[str, Any]]], rule: int) -> dict[str, Any]:
@@ -150,8 +151,7 @@ def rule_row(texts: Sequence[Sequence[dict[str, Any]]], rule: int) -> dict[str, 
         row["run"][shown] = estimate_to_json(all_of.mean(np.array(runs)))
         row["below"][shown] = int((rejected & proved).sum())
         row["predicted"][shown] = estimate_to_json(answers.quantile(own[first], 0.5))
-        correlation = weighted_rank_correlation(own[first], kl[first])
-        row["rank"][shown] = estimate_to_json(answers.estimate(correlation))
+        row["rank"][shown] = estimate_to_json(answers.estimate(weighted_spearman(own[first], kl[first])))
     multiple = np.divide(kl, least["full"], out=np.full(kl.size, np.inf), where=least["full"] > 0.0)
     bins = [np.digitize(multiple, MULTIPLES[1:]) == number for number in range(len(MULTIPLES))]
     shares = [Positions(all_of.owners[inside], len(texts)).mean(rejected[inside]) for inside in bins]

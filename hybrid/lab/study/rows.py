@@ -56,11 +56,12 @@ ReadText: TypeAlias = dict[str, Any]
 
 
 def rows_grids(design: Design) -> tuple[Grid, ...]:
-    """Return each pair's questions, to be read along both greedy texts; option ``temperatures``."""
+    """Return each pair's questions, each once, to be read along both greedy texts; option ``temperatures``."""
     temperatures = tuple(map(float, design.options.get("temperatures", TEMPERATURES)))
     content, trial = ("rows", TOP_KS, temperatures, arms_to_json(ARMS)), partial(try_rows, temperatures)
     num = len(ARMS) + 2 * len(TEXTS)  # either model reads a text twice
-    return tuple(Grid(f"rows of {e}", e, design.questions[e], trial, content, num, ARMS) for e in design.pairs)
+    asked = {pair: tuple({each.text: each for each in design.questions[pair]}.values()) for pair in design.pairs}
+    return tuple(Grid(f"rows of {pair}", pair, each, trial, content, num, ARMS) for pair, each in asked.items())
 
 
 async def try_rows(
@@ -82,8 +83,8 @@ def read_text(world: World, prompt: Ids, text: Ids, temperatures: Sequence[float
     (cloud, slow_cloud), (fast_local, local) = (read_twice(each, prompt, text) for each in (world.cloud, world.local))
     positions, heated = [], {f"{at:g}": np.zeros(8) for at in temperatures}
     for target, draft, other_target, other_draft, token in zip(cloud, local, slow_cloud, fast_local, text, strict=True):
-        moved = abs(kl(target, other_draft) - kl(other_target, draft))
-        floor = (kl(target, other_target), kl(draft, other_draft), moved)
+        moved = kl(target, other_draft) - kl(other_target, draft)
+        floor = [abs(nats) for nats in (kl(target, other_target), kl(draft, other_draft), moved)]
         positions.append(compare_rows(target, draft) | show_lists(target, draft, token) | {"floor": floor})
         for at in temperatures:
             heated[f"{at:g}"] += compare_heated(target, draft, at)
