@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from hybrid.errors import UsageError
-from hybrid.report import Block, Document, Table, Text, terminal
+from hybrid.report import Block, Document, Text, terminal
 from hybrid.report.tables import Cell, at, estimate, table_of, with_interval
 
 SETTINGS = ("U", "C", "S", "SU", "new")
@@ -77,8 +77,7 @@ def agreement_line(told: dict[str, Any]) -> Text:
 
 def text_document(report: dict[str, Any]) -> Document:
     """Return every section's tables."""
-    compared = [section for section in report["sections"] if section["positions"]]
-    blocks: list[Block] = [_position_table(compared)] if compared else []
+    blocks: list[Block] = []
     for section in report["sections"]:
         title = f"{section['section']}, {section['questions']} questions"
         if len(section["rules"]) > 2:
@@ -122,26 +121,6 @@ ROUTING_COLUMNS = {
     "0.8": at("bill_at", "excess", "0.8", form=".2f"),
     "0.95": at("bill_at", "excess", "0.95", form=".2f"),
 }
-
-
-POSITION_ROWS = {
-    "greedy agreement": with_interval("agreement"),
-    "KL mean, nats": with_interval("kl_mean"),
-    "KL median": with_interval("kl_median"),
-    **{f"share of KL > {limit}": with_interval("kl_above", limit) for limit in ("0.5", "1.5", "3")},
-    "AUROC of entropy for disagreement": with_interval("entropy_auroc"),
-    "mass beyond the top 20, median": with_interval("beyond_top_20", "median", digits=3),
-    "mass beyond the top 20, p90": with_interval("beyond_top_20", "p90", digits=3),
-    "a sampled draft accepted": with_interval("acceptance", "sampled"),
-    **{f"greedy draft stands at token {offset + 1}": at("acceptance", "span", offset, "kept", form=".2f")
-       for offset in (0, 1, 3, 7)},
-}  # fmt: skip
-
-
-def _position_table(sections: Sequence[dict[str, Any]]) -> Table:
-    titles = ("", *(f"{each['section']} ({each['positions']['positions']})" for each in sections))
-    rows = [(name, *(cell(each["positions"]) for each in sections)) for name, cell in POSITION_ROWS.items()]
-    return Table("The two models along the reference's greedy text (95 % intervals over questions):", titles, rows)
 
 
 # ---- hybrid bench auto ---------------------------------------------------------------------------------------------

@@ -127,6 +127,9 @@ def position(rng):
     least = np.sort(rng.exponential(0.3, size=(5, 4)), axis=0)[::-1]  # the dense row's is the highest
     return {
         "kl": kl,
+        "agrees": bool(rng.uniform() < 0.7),
+        "overlap": float(rng.uniform()),
+        "entropy": float(rng.exponential()),
         "intervals": [[kl - low, kl + high] for low, high in rng.exponential(0.3, size=(4, 2))],
         "certificates": least.tolist(),
         "rejected": [bool(kl > each and rng.uniform() < 0.6) for each in least[0]],
@@ -137,7 +140,7 @@ def position(rng):
 def record(number, rng, sent=40):
     texts = {}
     for name in ("cloud", "local"):
-        positions = [position(rng) for _ in range(int(rng.integers(0, 8)))]
+        positions = [position(rng) for _ in range(int(rng.integers(0, 20)))]
         heated = {at: (rng.uniform(size=8) * len(positions)).tolist() for at in ("0.5", "1")}
         texts[name] = {"positions": positions, "heated": heated}
     arms = {"cloud": {"requests": [["write", 20, 0, 0, 10]]}, "local": {"requests": []}}
@@ -173,6 +176,17 @@ def test_what_lists_decide_is_counted_position_by_position():
         assert row["width 0.9"]["value"] == pytest.approx(widths, abs=1e-8)
         for power, left in each_of(row["open"]):
             assert left == pytest.approx(count([a <= 10**power < b for a, b in ends]))
+
+
+def test_how_far_two_models_are_apart_is_told_by_means_over_positions():
+    design, grids, found = made(one=40)
+    for row in each_of(truncation_report(design, grids, found)["apart"]):
+        flat = [each for one in found[0] for each in one["texts"][row["text"]]["positions"]]
+        for name in ("agrees", "kl", "overlap", "entropy"):
+            assert row[name]["value"] == pytest.approx(np.mean([each[name] for each in flat]), abs=1e-4)
+        parted, same = ([each["entropy"] for each in flat if each["agrees"] is agrees] for agrees in (False, True))
+        above = np.mean([a > b for a in parted for b in same])
+        assert row["auroc"]["value"] == pytest.approx(above, abs=1e-4)
 
 
 def test_an_interval_that_misses_the_value_is_not_counted_as_holding_it():

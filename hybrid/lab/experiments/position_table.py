@@ -1,7 +1,4 @@
-"""The first table: how far two models are apart along the reference's own text.
-
-Every number stands with its count and an interval over questions. This file interprets records; it runs nothing.
-"""
+"""How far two models are apart, position by position, and intervals over texts for what is measured so."""
 
 from __future__ import annotations
 
@@ -13,11 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid.lab.arms import estimate_to_json
-from hybrid.lab.experiments.world import World
-from hybrid.prob import Dense, Floats, TopK
+from hybrid.prob import Dense, Floats
 from hybrid.tasks.statistics import TAIL, Estimate, Resamples, ratio
-from hybrid.types import Ids
 
 # Intervals for what is measured at many positions of few texts: questions are drawn again, never positions.
 #
@@ -112,27 +106,15 @@ def weighted_spearman(values: Floats, others: Floats) -> Statistic:
     return statistic
 
 
-# What two models make of one text, the reference's own greedy one, position by position, on full rows. What a top-k
-# list leaves of it is a section of a study (``study/row_sections.py``).
-
-DEFAULT_TOP_K = 20
-
-
-def positions(world: World, prompt: Ids, text: Ids) -> list[dict[str, Any]]:
-    """Measure every position of a text, as plain data; of an empty one there is none.
-
-    Divergences and entropies in nats, the rest probabilities. ``agrees``: both models have one favourite. ``kl``:
-    KL(reference || local). ``overlap``: the chance that a sampled draft is accepted. ``beyond``: the reference's mass
-    beyond its first 20.
-    """
-    if not text:
-        return []
-    local, reference = world.rows(prompt, text)
-    return [compare_rows(*pair) for pair in zip(reference, local, strict=True)]
+THRESHOLDS = (0.5, 1.5, 3.0)
 
 
 def compare_rows(reference: Dense, local: Dense) -> dict[str, Any]:
-    """Measure one position, as ``positions`` has it."""
+    """Measure one position by two models' rows: divergences and entropies in nats, the rest probabilities.
+
+    ``agrees``: both have one favourite. ``kl``: KL(reference || local). ``overlap``: the chance that a sampled draft is
+    accepted.
+    """
     target, draft = reference.logprobs, local.logprobs
     target_probs = np.exp(target)
     return {
@@ -140,36 +122,6 @@ def compare_rows(reference: Dense, local: Dense) -> dict[str, Any]:
         "kl": float(target_probs @ (target - draft)),
         "entropy": local.entropy(),
         "overlap": float(np.minimum(target_probs, np.exp(draft)).sum()),
-        "beyond": TopK.from_dense(reference, DEFAULT_TOP_K).tail,
-    }
-
-
-THRESHOLDS = (0.5, 1.5, 3.0)
-# Offsets in a drafted span at which acceptance is told.
-SPAN = 8
-
-
-def position_table(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the table of a section from the records of its questions."""
-    texts = [record["positions"] for record in records]
-    flat, all_of = flattened(texts)
-    columns = {
-        name: np.array([each[name] for each in flat]) for name in ("agrees", "kl", "entropy", "overlap", "beyond")
-    }
-    agrees, kl = columns["agrees"].astype(bool), columns["kl"]
-    return {
-        "questions": len(texts),
-        "positions": len(flat),
-        "agreement": estimate_to_json(all_of.mean(agrees)),
-        "kl_mean": estimate_to_json(all_of.mean(kl)),
-        "kl_median": estimate_to_json(all_of.quantile(kl, 0.5)),
-        "kl_above": {f"{limit:g}": estimate_to_json(all_of.mean(kl > limit)) for limit in THRESHOLDS},
-        "entropy_auroc": estimate_to_json(all_of.auroc(columns["entropy"], ~agrees)),
-        "beyond_top_20": {
-            "median": estimate_to_json(all_of.quantile(columns["beyond"], 0.5)),
-            "p90": estimate_to_json(all_of.quantile(columns["beyond"], 0.9)),
-        },
-        "acceptance": _acceptance(texts, all_of, columns["overlap"]),
     }
 
 
@@ -177,20 +129,6 @@ def flattened(texts: Sequence[Sequence[dict[str, Any]]]) -> tuple[list[dict[str,
     """Return the positions of all texts, and whose each is."""
     owners = np.array([number for number, text in enumerate(texts) for _ in text], dtype=np.int64)
     return [position for text in texts for position in text], Positions(owners, len(texts))
-
-
-def _acceptance(texts: Sequence[Sequence[dict[str, Any]]], all_of: Positions, overlap: Floats) -> dict[str, Any]:
-    """Tell how many drafted tokens stand, by the offset in a span.
-
-    ``span``: of the greedy drafts that begin anywhere and have stood so far, the share that stands at the next token.
-    """
-    stood = [run_lengths([each["agrees"] for each in text]) for text in texts]
-    span = []
-    for offset in range(SPAN):
-        tried = sum(sum(run >= offset and at + offset < len(runs) for at, run in enumerate(runs)) for runs in stood)
-        kept = sum(sum(run > offset for run in runs) for runs in stood)
-        span.append({"offset": offset, "tried": tried, "kept": round(kept / tried, 4) if tried else None})
-    return {"sampled": estimate_to_json(all_of.mean(overlap)), "span": span}
 
 
 def run_lengths(holds: Sequence[bool]) -> list[int]:

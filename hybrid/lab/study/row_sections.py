@@ -26,6 +26,7 @@ from hybrid.report.tables import Cell, at, estimate, table_of, with_interval
 from hybrid.tasks.statistics import ratio
 
 FLOORS, SHARES, WIDTHS = ("cloud", "local", "difference"), (0.5, 0.9, 0.99, 1.0), (0.5, 0.9)
+COLUMNS = ("agrees", "kl", "overlap", "entropy")
 SOURCES, CERTIFICATES = ("full", *(f"{k}" for k in TOP_KS)), (*RULES, "tree of 3")
 # Powers of ten, thresholds in nats, at which a chart has a point.
 POWERS = np.linspace(-5.0, 1.0, 25)
@@ -63,26 +64,33 @@ def noise_floor(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def truncation_report(design: Design, grids: Sequence[Grid], found: Sequence[Sequence[Record]]) -> dict[str, Any]:
-    """Return coverage, widths and verdicts by pair, text and k, and each pair's floor; option ``thresholds``."""
-    limits, rows = [float(each) for each in design.options.get("thresholds", THRESHOLDS)], []
-    for (own, read), (number, k) in product(pair_texts(grids, found), enumerate(TOP_KS)):
+    """Return how far the models are apart by pair and text, what each list of k leaves of it, and each pair's floor.
+
+    Option ``thresholds``, nats: verdicts that a list leaves open, and how often either end of it decides rightly.
+    """
+    limits, apart, rows = [float(each) for each in design.options.get("thresholds", THRESHOLDS)], [], []
+    for own, read in pair_texts(grids, found):
         flat, all_of = flattened([text["positions"] for text in read])
-        kl = np.array([each["kl"] for each in flat])
-        lower, upper = np.array([each["intervals"][number] for each in flat]).reshape(-1, 2).T
-        covered = (lower <= kl + SLACK_NATS) & (kl <= upper + SLACK_NATS)
-        row: dict[str, Any] = own | {"k": k, "covered": estimate_to_json(all_of.mean(covered))}
-        for share in WIDTHS:
-            row[f"width {share:g}"] = estimate_to_json(all_of.quantile(upper - lower, share), DIGITS)
-        for limit in limits:
-            decided = {"open": (lower <= limit) & (limit < upper)}
-            decided |= {end: (bound > limit) == (kl > limit) for end, bound in (("lower", lower), ("upper", upper))}
-            row |= {f"{what} at {limit:g}": estimate_to_json(all_of.mean(each)) for what, each in decided.items()}
-        row["open"] = [(p, float(np.mean((lower <= 10**p) & (10**p < upper)))) for p in POWERS.tolist() if flat]
-        rows.append(row)
+        agrees, kl, overlap, entropy = (np.array([e[n] for e in flat], dtype=np.float64) for n in COLUMNS)
+        means = {name: all_of.mean(each) for name, each in zip(COLUMNS, (agrees, kl, overlap, entropy), strict=True)}
+        means |= {"kl median": all_of.quantile(kl, 0.5), "auroc": all_of.auroc(entropy, agrees == 0.0)}
+        apart.append(own | {name: estimate_to_json(each) for name, each in means.items()})
+        for number, k in enumerate(TOP_KS):
+            lower, upper = np.array([each["intervals"][number] for each in flat]).reshape(-1, 2).T
+            decided = {"covered": (lower <= kl + SLACK_NATS) & (kl <= upper + SLACK_NATS)}
+            for limit in limits:
+                decided[f"open at {limit:g}"] = (lower <= limit) & (limit < upper)
+                decided[f"lower at {limit:g}"] = (lower > limit) == (kl > limit)
+                decided[f"upper at {limit:g}"] = (upper > limit) == (kl > limit)
+            row = own | {"k": k} | {name: estimate_to_json(all_of.mean(each)) for name, each in decided.items()}
+            for share in WIDTHS:
+                row[f"width {share:g}"] = estimate_to_json(all_of.quantile(upper - lower, share), DIGITS)
+            row["open"] = [(p, float(np.mean((lower <= 10**p) & (10**p < upper)))) for p in POWERS.tolist() if flat]
+            rows.append(row)
     floors = {grid.pair: noise_floor(records) for grid, records in zip(grids, found, strict=True)}
     said = "{}: two readings of a row move KL between the models by at most {} nats at 99 % of {} positions."
     summary = [said.format(pair, e["difference"]["0.99"]["value"], e["positions"]) for pair, e in floors.items()]
-    return {"thresholds": limits, "rows": rows, "floors": floors, "summary": summary}
+    return {"thresholds": limits, "apart": apart, "rows": rows, "floors": floors, "summary": summary}
 
 
 def truncation_document(report: dict[str, Any]) -> Document:
@@ -96,7 +104,12 @@ def truncation_document(report: dict[str, Any]) -> Document:
     shares = {"pair, of": at("of")} | {f"{share:.0%}": at(f"{share:g}", "value", form=".2g") for share in SHARES}
     what = "The noise floor: KL between two readings of a row, and the difference they make to KL between the models"
     held = table_of("What k log-probabilities tell of KL, in nats", report["rows"], columns)
-    return [held, table_of(what, floors, shares), *(_open_chart(pair, report) for pair in report["floors"])]
+    means: dict[str, Cell] = {"pair": at("pair"), "text": at("text"), "positions": at("positions")}
+    means |= {name: with_interval(name, digits=3) for name in (*COLUMNS, "kl median", "auroc")}
+    apart = table_of(
+        "The two models: agreement, KL, overlap, local entropy (AUROC: of it for disagreement)", report["apart"], means
+    )
+    return [apart, held, table_of(what, floors, shares), *(_open_chart(pair, report) for pair in report["floors"])]
 
 
 def _open_chart(pair: str, report: dict[str, Any]) -> Chart:
