@@ -120,13 +120,13 @@ def answers_document(report: dict[str, Any]) -> Document:
     """Show answers token by token."""
     said = f"The first {report['each']} of each kind and pair, in the design's order."
     shown = [(Heading(f"{each['pair']}, {each['kind']}", 3), _tokens(each)) for each in report["answers"]]
-    return [Heading("Individual outputs"), Text(said), *(block for both in shown for block in both)]
+    return [Text(said), *(block for both in shown for block in both)]
 
 
 def cases_document(report: dict[str, Any]) -> Document:
     """Print the rules, count their cases, and show some."""
     columns = {"pair": at("pair"), "arm": at("arm"), "n": at("questions")} | {e: with_interval(e) for e in RULES}
-    blocks: list[Block] = [Heading("Troublesome cases"), *(Text(f"{rule}: {said}.") for rule, said in RULES.items())]
+    blocks: list[Block] = [Text(f"{rule}: {said}.") for rule, said in RULES.items()]
     blocks += [Text(UNGRADED.format(report["good_nats"])), table_of("Cases by threshold", report["counts"], columns)]
     for case in report["cases"]:
         rows = [(side, *(f"{text!r} {chance}" for text, chance in row)) for side, row in case["candidates"].items()]

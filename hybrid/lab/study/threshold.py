@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from hybrid.lab.arms import estimate_to_json
+from hybrid.lab.arms import Arm, estimate_to_json
 from hybrid.lab.experiments.frame import Answers, Frame, Ways, bills, column, paid_ratio, told, told_bills
 from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid, Record
 from hybrid.lab.experiments.peers_report import best_share
@@ -47,9 +47,9 @@ RIGHT: Mapping[str, Measure] = {"right": lambda answers: column(answers, "right"
 LOSS: Mapping[str, Measure] = {name: partial(_per_token, name) for name in ("excess", "nll")}
 
 
-def ways_of(records: Sequence[Record], arms: Sequence[str], measure: Measure, tariff: NamedTariff) -> Ways:
+def ways_of(records: Sequence[Record], arms: Sequence[Arm], measure: Measure, tariff: NamedTariff) -> Ways:
     """Return what every arm recovers and pays, then both models alone; nothing where the gap is not clear."""
-    answers = [answers_of(records, arm) for arm in (*arms, *BOTH)]
+    answers = [answers_of(records, arm.name) for arm in (*arms, LOCAL, CLOUD)]
     paid = np.array([bills(each, tariff.setting, tariff.prices) for each in answers])
     scores = np.array([measure(each) for each in answers])
     frame = Frame(scores[-2], scores[-1], paid[-1])
@@ -58,11 +58,15 @@ def ways_of(records: Sequence[Record], arms: Sequence[str], measure: Measure, ta
     return (shares if clear else np.full_like(shares, np.nan)), ratios
 
 
-def rule_ways(arms: Sequence[str], ways: Ways) -> dict[str, Ways]:
-    """Return the ways of each rule, its dials and both models alone, and of the coin, which has these."""
-    rules, both = [arm.partition(":")[0] for arm in arms], [len(arms), len(arms) + 1]
+def rule_ways(arms: Sequence[Arm], ways: Ways) -> dict[str, Ways]:
+    """Return the ways of each policy, its dials and both models alone, and of the coin, which has these."""
+    rules, both = [_rule(arm) for arm in arms], [len(arms), len(arms) + 1]
     places = {rule: [i for i, name in enumerate(rules) if name == rule] + both for rule in rules} | {COIN: both}
     return {rule: (ways[0][own], ways[1][own]) for rule, own in places.items()}
+
+
+def _rule(arm: Arm) -> str:
+    return arm.policy.partition(":")[0]
 
 
 def area_under(shares: Floats, paid: Floats) -> Floats:
@@ -96,8 +100,8 @@ def recovery_report(
 
 
 def _part(design: Design, records: Sequence[Record], name: str, measure: Measure) -> dict[str, Any]:
-    kl = kl_thresholds(design)
-    arms = [*kl, *(arm.name for arm in design.arms if arm.name not in kl)]
+    nats = kl_thresholds(design)
+    arms = [*_kl_arms(design), *(arm for arm in design.arms if arm.name not in nats)]
     ways = {tariff.name: ways_of(records, arms, measure, tariff) for tariff in design.tariffs}
     rules = {tariff: rule_ways(arms, each) for tariff, each in ways.items()}
 
@@ -107,58 +111,65 @@ def _part(design: Design, records: Sequence[Record], name: str, measure: Measure
             return estimate_to_json(wilson(int(values.sum()), values.size))
         return told(paid_ratio(-values, np.ones_like(values)))
 
-    def row(i: int, arm: str) -> dict[str, Any]:
-        answers, alone = answers_of(records, arm), {each: answers_of(records, each) for each in BOTH}
-        shares = next(iter(ways.values()))[0][i]
+    def row(i: int, arm: Arm) -> dict[str, Any]:
+        answers, shares = answers_of(records, arm.name), next(iter(ways.values()))[0][i]
+        texts = {model: zip(answers, answers_of(records, model), strict=True) for model in BOTH}
         return {
-            "arm": arm,
-            "nats": min(kl[arm], MOST_NATS) if arm in kl else None,
-            "level": level(records, arm),
+            "arm": arm.name,
+            "rule": _rule(arm),
+            "nats": min(nats[arm.name], MOST_NATS) if arm.name in nats else None,
+            "level": level(records, arm.name),
             "share": told(shares),
             "bill": {tariff: told(paid[i]) for tariff, (_, paid) in ways.items()},
             "over_coin": {tariff: told(shares - paid[i]) for tariff, (_, paid) in ways.items()},
             "cloud_tokens": cloud_share(answers),
             "requests": round(float(np.mean([len(each["requests"]) for each in answers])), 3),
             "degraded": sum(each["degraded"] is not None for each in answers),
-        } | {
-            f"as_{model}": sum(one["answer"] == other["answer"] for one, other in zip(answers, texts, strict=True))
-            for model, texts in alone.items()
+            "as": {model: sum(a["answer"] == b["answer"] for a, b in both) for model, both in texts.items()},
         }
 
     def kind(name: str) -> dict[str, Any]:
         some = [each for each in records if each["kind"] == name]
-        shares = map(told, ways_of(some, [*kl], measure, design.tariffs[0])[0])
-        return {"kind": name, "questions": len(some)} | {arm: level(some, arm) for arm in BOTH} | {
-            "shares": dict(zip(kl, shares, strict=False))
-        }  # fmt: skip
+        shares = ways_of(some, _kl_arms(design), measure, design.tariffs[0])[0]
+        own = {arm: told(share) for arm, share in zip(nats, shares, strict=False)}
+        return {"kind": name, "questions": len(some), "shares": own} | {model: level(some, model) for model in BOTH}
+
+    def areas(of_rules: Mapping[str, Ways]) -> list[dict[str, Any]]:
+        return [
+            {"rule": rule, "area": told(area_under(*own))} | told_bills(own, RECOVERED)
+            for rule, own in of_rules.items()
+        ]
 
     return {
         "questions": len(records),
-        "rows": [row(i, arm) for i, arm in enumerate([*arms, *BOTH])],
-        "areas": {
-            tariff: [{"rule": rule, "area": told(area_under(*own))} | told_bills(own, RECOVERED)
-                     for rule, own in each.items()]
-            for tariff, each in rules.items()
-        },
-        "beside_kl": {tariff: _beside_kl([*kl], ways[tariff], each) for tariff, each in rules.items()},
+        "rows": [row(i, arm) for i, arm in enumerate([*arms, LOCAL, CLOUD])],
+        "areas": {tariff: areas(each) for tariff, each in rules.items()},
+        "beside_kl": {tariff: _beside_kl([*nats], ways[tariff], each) for tariff, each in rules.items()},
         "kinds": [kind(each) for each in dict.fromkeys(each["kind"] for each in records)],
-    }  # fmt: skip
+    }
+
+
+def _kl_arms(design: Design) -> list[Arm]:
+    named = {arm.name: arm for arm in design.arms}
+    return [named[name] for name in kl_thresholds(design)]
 
 
 def _beside_kl(kl: Sequence[str], ways: Ways, rules: Mapping[str, Ways]) -> dict[str, Any] | None:
-    """Return the KL hand-off at the dial that is farthest above the coin here, and every other rule beside it.
+    """Return the KL hand-off at its best dial here, and every other rule beside it.
 
-    ``more``: what the other recovers beyond it at its bill; ``less``: what as much costs less. None: nothing is told.
+    Best is what is farthest above the coin, of the dials that recover half where one does. ``more``: what another
+    recovers beyond it at its bill; ``less``: what as much costs less. None: nothing is told.
     """
     shares, paid = ways
     if not kl or np.isnan(shares[0, 0]):
         return None
-    best = int(np.argmax((shares - paid)[: len(kl), 0]))
-    own, share, bill = {arm.partition(":")[0] for arm in kl}, shares[best], paid[best]
+    half = [i for i in range(len(kl)) if shares[i, 0] >= RECOVERED[0]]
+    best = max(half or range(len(kl)), key=lambda i: shares[i, 0] - paid[i, 0])
+    share, bill = shares[best], paid[best]
     others = {
         rule: {"more": told(best_share(*each, bill) - share), "less": told(bill - cheapest_bill(*each, share))}
         for rule, each in rules.items()
-        if rule not in own
+        if rule != "kl"
     }
     return {"arm": kl[best], "share": told(share), "bill": told(bill), "others": others}
 
@@ -167,27 +178,25 @@ def _differences(
     design: Design, of_seeds: Mapping[int, Sequence[Record]], measure: Measure
 ) -> Iterator[dict[str, Any]]:
     """Yield the KL hand-off's share with one seed less that with another, each drawn again for itself."""
-    kl = [*kl_thresholds(design)]
-    shares = {seed: ways_of(records, kl, measure, design.tariffs[0])[0] for seed, records in of_seeds.items()}
-    for one, other in combinations(shares, 2):
-        for arm, ours, theirs in zip(kl, shares[one], shares[other], strict=False):
+    kl, tariff = _kl_arms(design), design.tariffs[0]
+    shares = {seed: ways_of(records, kl, measure, tariff)[0] for seed, records in of_seeds.items()}
+    for (one, ours), (other, theirs) in combinations(shares.items(), 2):
+        for i, arm in enumerate(kl):
             # As many questions are drawn alike: in another order, the two do not go up and down together.
-            difference = told(ours - np.roll(theirs[::-1], 1))
-            yield {"seeds": f"{one} less {other}", "arm": arm, "difference": difference}
+            difference = told(ours[i] - np.roll(theirs[i][::-1], 1))
+            yield {"seeds": f"{one} less {other}", "arm": arm.name, "difference": difference}
 
 
 def _said(part: Mapping[str, Any]) -> list[str]:
-    """Say under each tariff what recovers as much as the KL hand-off for less."""
+    """Say under each tariff what recovers as much as the KL hand-off for less, the cheapest first."""
     said, where = [], f"{part['pair']}, {part['measure']}"
     for tariff, beside in part["beside_kl"].items():
         if beside is not None:
             best = f"{beside['arm']} recovers {estimate(beside['share'])} at {estimate(beside['bill'])} of the bill"
-            won = [
-                f"{rule}, as much for {estimate(each['less'])} less (at an equal bill {estimate(each['more'])} more)"
-                for rule, each in beside["others"].items()
-                if (each["less"]["value"] or 0.0) > 0.0
-            ]
-            said.append(f"{where}, {tariff}: {best}. Cheaper: {'; '.join(won) or 'no other rule'}.")
+            less = {rule: each["less"] for rule, each in beside["others"].items() if (each["less"]["value"] or 0.0) > 0}
+            won = [f"{rule} by {estimate(each)}" for rule, each in sorted(less.items(), key=lambda e: -e[1]["value"])]
+            coin = "; a coin is better" if beside["share"]["value"] < beside["bill"]["value"] else ""
+            said.append(f"{where}, {tariff}: {best}{coin}; cheaper for as much: {', '.join(won) or 'nothing'}.")
     return said or [f"{where}: the gap between the two models is not clear."]
 
 
@@ -197,24 +206,33 @@ ROWS = {
     "recovered": with_interval("share"),
     "by the cloud": at("cloud_tokens", form=".0%"),
     "requests": at("requests", form=".1f"),
-    "text as the local's": at("as_local"),
-    "as the cloud's": at("as_cloud"),
+    "text as the local's": at("as", "local"),
+    "as the cloud's": at("as", "cloud"),
 }
-AREAS = {"rule": at("rule"), "area": with_interval("area")} | {f"{e:.0%}": with_interval(f"{e:g}") for e in RECOVERED}
+AREAS = {
+    "rule": at("rule"),
+    "area": with_interval("area"),
+    **{f"bill at {share:.0%}": with_interval(f"{share:g}") for share in RECOVERED},
+    "more than KL at its bill": with_interval("more"),
+    "less bill for as much": with_interval("less"),
+}
 SEEDS = {"threshold": at("arm"), "seeds": at("seeds"), "difference": with_interval("difference")}
 TABLES = {"bill": "the bill of the cloud's", "over_coin": "recovered, less the bill: above 0 it beats a coin"}
 
 
-def recovery_document(title: str, report: dict[str, Any]) -> Document:
+def recovery_document(report: dict[str, Any]) -> Document:
     """Say first what beats the KL hand-off; then tables and charts of each pair."""
-    blocks: list[Block] = [Heading(title), *(Text(said, "strong") for said in report["summary"])]
+    blocks: list[Block] = [Text(said, "strong") for said in report["summary"]]
     for part in report["parts"]:
         name, tariffs = f"{part['pair']}, {part['measure']}, {part['questions']} questions", [*part["areas"]]
         blocks += [Heading(name, 3), table_of(f"{name}: every arm", part["rows"], ROWS)]
         for key, what in TABLES.items():
             columns = {"arm": at("arm")} | {tariff: with_interval(key, tariff) for tariff in tariffs}
             blocks.append(table_of(f"{name}: {what}", part["rows"], columns))
-        blocks += [table_of(f"{name}: area and bills, {each}", part["areas"][each], AREAS) for each in tariffs]
+        for tariff in tariffs:
+            others = (part["beside_kl"][tariff] or {"others": {}})["others"]
+            rows = [row | others.get(row["rule"], {"more": None, "less": None}) for row in part["areas"][tariff]]
+            blocks.append(table_of(f"{name}: {tariff}", rows, AREAS))
         shares = {arm: with_interval("shares", arm) for arm in part["kinds"][0]["shares"]}
         columns = {"kind": at("kind"), "n": at("questions")} | {model: with_interval(model) for model in BOTH} | shares
         blocks.append(table_of(f"{name}: recovered, by kind and threshold", part["kinds"], columns))
@@ -232,7 +250,7 @@ def _charts(part: Mapping[str, Any], tariff: str) -> Iterator[Chart]:
     for row in part["rows"]:
         if (share := row["share"]["value"]) is not None:
             point = row["nats"], row["bill"][tariff]["value"], share
-            rules.setdefault(row["arm"].partition(":")[0], []).append(point)
+            rules.setdefault(row["rule"], []).append(point)
     if not rules:
         return
     points = [point for own in rules.values() for point in own]
@@ -250,11 +268,10 @@ def _charts(part: Mapping[str, Any], tariff: str) -> Iterator[Chart]:
     yield Chart(f"{part['pair']}: recovered, by the bill", paid, up, [coin, *(e for e in lines if len(e[1]) > 1)], dots)
 
 
-def _section(name: str, title: str, measures: Mapping[str, Measure], *, needs_rows: bool) -> Section:
-    document = partial(recovery_document, title)
-    return Section(name, title, answers_grids, partial(recovery_report, measures), document, needs_rows=needs_rows)
-
-
 WHERE = "against KL's threshold and the bill"
-THRESHOLD_SECTION = _section("threshold", f"RPI {WHERE}", RIGHT, needs_rows=False)
-LOSS_SECTION = _section("loss", f"Recovered loss {WHERE}", LOSS, needs_rows=True)
+THRESHOLD_SECTION = Section(
+    "threshold", f"RPI {WHERE}", answers_grids, partial(recovery_report, RIGHT), recovery_document, needs_rows=False
+)
+LOSS_SECTION = Section(
+    "loss", f"Recovered loss {WHERE}", answers_grids, partial(recovery_report, LOSS), recovery_document
+)
