@@ -68,7 +68,7 @@ def truncation_report(design: Design, grids: Sequence[Grid], found: Sequence[Seq
 
     Option ``thresholds``, nats: verdicts that a list leaves open, and how often either end of it decides rightly.
     """
-    limits, apart, rows = [float(each) for each in design.options.get("thresholds", THRESHOLDS)], [], []
+    limits, apart, rows = np.atleast_1d(design.options.get("thresholds", THRESHOLDS)).tolist(), [], []
     for own, read in pair_texts(grids, found):
         flat, all_of = flattened([text["positions"] for text in read])
         agrees, kl, overlap, entropy = (np.array([e[n] for e in flat], dtype=np.float64) for n in COLUMNS)

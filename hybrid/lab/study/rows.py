@@ -57,7 +57,7 @@ ReadText: TypeAlias = dict[str, Any]
 
 def rows_grids(design: Design) -> tuple[Grid, ...]:
     """Return each pair's questions, each once, to be read along both greedy texts; option ``temperatures``."""
-    temperatures = tuple(map(float, design.options.get("temperatures", TEMPERATURES)))
+    temperatures = tuple(np.atleast_1d(design.options.get("temperatures", TEMPERATURES)).tolist())
     content, trial = ("rows", TOP_KS, temperatures, arms_to_json(ARMS)), partial(try_rows, temperatures)
     num = len(ARMS) + 2 * len(TEXTS)  # either model reads a text twice
     asked = {pair: tuple({each.text: each for each in design.questions[pair]}.values()) for pair in design.pairs}
