@@ -10,6 +10,7 @@ from hybrid.lab.study.cases import ANSWERS_SECTION, CASES_SECTION
 from hybrid.lab.study.design import Design, check_known
 from hybrid.lab.study.endpoint import EndpointPair
 from hybrid.lab.study.exploration import EXPLORATION_SECTION
+from hybrid.lab.study.row_sections import ROW_SECTIONS
 from hybrid.lab.study.section import Section
 from hybrid.lab.study.threshold import LOSS_SECTION, THRESHOLD_SECTION
 
@@ -18,6 +19,7 @@ SECTIONS: Mapping[str, Section] = {
     for section in (
         THRESHOLD_SECTION,
         LOSS_SECTION,
+        *ROW_SECTIONS,
         CASES_SECTION,
         ANSWERS_SECTION,
         EXPLORATION_SECTION,
