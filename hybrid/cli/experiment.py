@@ -68,22 +68,29 @@ def run(
 ) -> None:
     """Run what a design says, or what is left of it, and write the report beside the records."""
     with exit_codes():
-        from hybrid.lab.study.design import read_design  # noqa: PLC0415  (help needs no models)
-        from hybrid.lab.study.running import Study  # noqa: PLC0415
+        from hybrid.lab.experiments.grid import run_grids  # noqa: PLC0415  (help needs no models)
+        from hybrid.lab.study.design import read_design, within  # noqa: PLC0415
+        from hybrid.lab.study.running import Study, power_lines  # noqa: PLC0415
         from hybrid.store.files import make_folder  # noqa: PLC0415
 
         most, folder = QUICK if quick else None, out.resolve()
         study = Study(read_design(path, most), folder, processes)
-        for line in plan_lines(study.plan()):
+        with within(path):
+            plan = study.plan()
+        for line in [*plan_lines(plan), *power_lines(study.design.power, {})]:
             typer.echo(f"hybrid: {line}", err=True)
-        make_folder(folder)
+        try:
+            make_folder(folder)
+        except OSError as error:
+            msg = f"--out {out}: {error.strerror}"
+            raise UsageError(msg) from None
         write_whole(folder / path.name, path.read_text(encoding="utf-8"))
         words = ["hybrid", "experiment", "run", str(path), "--out", str(out), *(["--quick"] if quick else [])]
         begun = {"design": str(path.resolve()), "most": most, "command": shlex.join(words)}
         write_whole(folder / "run.json", json.dumps(begun) + "\n")
         try:
             with progress("the models are loaded") as report_progress:
-                found = study.answer(report_progress)
+                found = run_grids(study.run, report_progress)
         except KeyboardInterrupt:
             typer.echo(f"hybrid: interrupted; what was answered is kept: {shlex.join(words)} goes on", err=True)
             raise
@@ -117,30 +124,21 @@ def plan_lines(plan: dict[str, Any]) -> list[str]:
     for pair, worst in plan["worst_nanousd"].items():
         cap = "no cap is needed" if plan["cap_nanousd"] is None else f"the cap is {as_usd(plan['cap_nanousd'])}"
         lines.append(f"{pair}: at most {as_usd(worst)}, if every token is a request; {cap}")
-    return [*lines, *_power_lines(plan["power"], [])]
-
-
-def _power_lines(power: dict[str, Any], reached: list[dict[str, Any]]) -> list[str]:
-    """Say how many questions the wanted intervals take, and what was reached."""
-    wanted = (("half_width", "a half width of RPI's interval of"), ("difference", "a difference in right answers of"))
-    what = " and ".join(f"{said} {power[name]:g}" for name, said in wanted if power[name])
-    assumed = f"assumed a gap of {power['gap']:g} and a discordance of {power['discordance']:g}"
-    lines = [f"{what} takes {power['needed']} graded questions of a pair, {assumed}"] if what else []
-    for each in reached:
-        seen = f"a gap of {each['gap']['value']} and a discordance of {each['discordance']}"
-        width = each["half_width"] or "no bound"
-        lines.append(
-            f"{each['pair']}: {each['questions']} graded questions had {seen}; the widest half width is {width}"
-        )
     return lines
+
+
+def summary_document(found: dict[str, Any]) -> Document:
+    """Return what the report begins with."""
+    power = [Text(f"{line}.") for line in found["power"]]
+    return [Heading("Summary"), *(Text(said, "strong") for said in found["summary"]), *power, Text()]
 
 
 def study_document(study: Study, found: dict[str, Any]) -> Document:
     """Return the whole report: a summary, each section, and how it was made."""
-    blocks: list[Block] = [Heading("Summary"), *(Text(said, "strong") for said in found["summary"])]
-    blocks += [Text(f"{line}.") for line in _power_lines(found["power"], found["reached"])]
+    blocks: list[Block] = [*summary_document(found)]
     for section, _ in study.parts:
-        blocks += [Heading(section.title), *section.document(found["sections"][section.name])]
+        shown = section.document(found["sections"][section.name])
+        blocks += [*([] if shown and isinstance(shown[0], Heading) else [Heading(section.title)]), *shown]
     rows = [("command", found["command"]), ("seeds", ", ".join(map(str, found["seeds"])))]
     rows += [(f"questions of {pair}", str(num)) for pair, num in found["questions"].items()]
     rows += [(f"sha256 of {each['file']}", each["sha256"]) for each in found["models"]]
@@ -151,11 +149,11 @@ def study_document(study: Study, found: dict[str, Any]) -> Document:
 def _write(study: Study, found: dict[str, Any], *, as_json: bool) -> None:
     """Write the report in three forms, and print it."""
     title, document = f"Experiment {found['design']}", study_document(study, found)
-    write_whole(study.folder / "report.json", json.dumps(found, indent=1) + "\n")
+    write_whole(study.folder / "report.json", json.dumps(found) + "\n")
     write_whole(study.folder / "report.html", html.page(title, [Heading(title, 1), *document]))
     write_whole(study.folder / "report.md", markdown(title, document))
     if as_json:
         typer.echo(json.dumps(found))
     else:
-        terminal.show(document)
+        terminal.show([*summary_document(found), agreement_line(found["against_the_client"])])
         typer.echo(f"{study.folder / 'report.html'}, report.md and report.json are written")

@@ -11,7 +11,7 @@ import difflib
 import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -21,18 +21,19 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hybrid.assemble import known_price
 from hybrid.engine.real_models import model_file
+from hybrid.engine.vocabulary import VocabularyFile, share_words
 from hybrid.errors import UsageError, to_one_line
 from hybrid.lab.arms import Arm
 from hybrid.lab.experiments.frame import PRICES, SETTINGS, CacheAssumption, TokenPrices
-from hybrid.lab.experiments.grid import CLOUD, LOCAL, GradedQuestion, ModelPair
+from hybrid.lab.experiments.grid import CLOUD, LOCAL, GradedQuestion, ModelPair, read_parts
 from hybrid.lab.experiments.questions import Half, as_questions, draw_problems, draw_questions, ordered, read_problems
 from hybrid.lab.study.endpoint import EndpointPair
 from hybrid.lab.study.own_questions import read_own_questions
 from hybrid.run.composition import check_effect, policy_of
-from hybrid.settings.config import Settings, names_for
+from hybrid.settings.config import NO_LEDGER, Settings, names_for
 from hybrid.settings.names import is_address
 from hybrid.settings.setting_info import SettingScope
-from hybrid.settings.sources import choosing, told_fault
+from hybrid.settings.sources import choosing, load, told_fault
 from hybrid.spend import usd_to_nanousd
 from hybrid.tasks import FAMILIES
 from hybrid.tasks.statistics import num_for_difference, num_for_rpi
@@ -63,13 +64,28 @@ class _Table(BaseModel):
 class Power(_Table):
     """What is to be seen: a half width of RPI's interval, or a difference of two arms in right answers.
 
-    Assumed: the ``gap`` between the models in right answers, and the share of questions that one of two solves alone.
+    Assumed: the ``gap`` between the models in right answers, and the share of questions that one of two solves alone;
+    or both as the ``records`` of an earlier study's folder have them.
     """
 
     half_width: Annotated[float, Field(gt=0, lt=1)] | None = None
     difference: Annotated[float, Field(gt=0, lt=1)] | None = None
     gap: Annotated[float, Field(gt=0, le=1)] = 0.3
     discordance: Annotated[float, Field(gt=0, le=1)] = 0.4
+    records: Path | None = None
+
+    def measured(self, folder: Path) -> Power:
+        """Return it with what the records hold; paths are relative to a folder. Raises UsageError without a gap."""
+        if self.records is None:
+            return self
+        arms = [each.get("arms", {}) for each in read_parts(folder / self.records).values()]
+        given = [(each["local"]["right"], each["cloud"]["right"]) for each in arms if "right" in each.get("cloud", {})]
+        gains = [cloud - local for local, cloud in given if cloud is not None]
+        if sum(gains) <= 0:
+            msg = f"{self.records} has {len(gains)} graded answers of both models, and no gap between them"
+            raise UsageError(msg)
+        seen = {"gap": sum(gains) / len(gains), "discordance": sum(map(abs, gains)) / len(gains)}
+        return self.model_copy(update=seen)
 
     @property
     def num_needed(self) -> int:
@@ -157,32 +173,34 @@ def read_design(path: Path, most: int | None = None, folder: Path | None = None)
         inner = error.errors()[0]["loc"][:-1]
         owner = next((kind for name, kind in _TABLES.items() if name in inner), _DesignTable)
         where, fault = told_fault(error, owner.model_fields)
-        with _within(path, *where[:-1]):
+        with within(path, *where[:-1]):
             raise UsageError(" ".join((*where[-1:], fault))) from None
     except (ValueError, RecursionError) as error:
         msg = f"{path} is no TOML: {to_one_line(error)}"
         raise UsageError(msg) from None
     pairs: dict[str, Pair] = {}
     for name, pair in table.pairs.items():
-        with _within(path, "pairs", name):
+        with within(path, "pairs", name):
             pairs[name] = _pair(folder or path.parent, pair, table.cap)
-    with _within(path):
+    with within(path):
         cap = None if table.cap is None else usd_to_nanousd(str(table.cap), "cap")
         tariffs = tuple(map(_tariff, table.tariffs))
     arms = _arms(path, table.arms)
     seeds = tuple(dict.fromkeys(table.seeds))[: None if most is None else 1]
-    num = math.ceil((table.power.num_needed or NUM_QUESTIONS) / len(seeds))
+    with within(path, "power"):
+        power = table.power.measured(folder or path.parent)
+    num = math.ceil((power.num_needed or NUM_QUESTIONS) / len(seeds))
     drawn: dict[int, dict[str, tuple[GradedQuestion, ...]]] = {seed: {} for seed in seeds}
     for seed, (name, pair) in product(seeds, table.pairs.items()):
         asked = pair.questions or table.questions
-        with _within(path, *(("pairs", name) if pair.questions else ()), "questions"):
+        with within(path, *(("pairs", name) if pair.questions else ()), "questions"):
             drawn[seed][name] = _draw(folder or path.parent, asked, min(asked.n or num, most or asked.n or num), seed)
-    more = table.temperature, table.options, cap, table.power
+    more = table.temperature, table.options, cap, power
     return Design(table.name or path.stem, table.sections, pairs, drawn, arms, tariffs, *more)
 
 
 @contextmanager
-def _within(path: Path, *table: str) -> Iterator[None]:
+def within(path: Path, *table: str) -> Iterator[None]:
     """Say where in a file it is what is refused inside."""
     try:
         yield
@@ -234,9 +252,17 @@ def _pair(folder: Path, table: _PairTable, cap: Any) -> Pair:
         if stray := [name for name in ("model", "price", "api_key_env") if getattr(table, name) is not None]:
             msg = f"{stray[0]} is of an endpoint, and cloud names a model's file"
             raise UsageError(msg)
-        return ModelPair(local, _model(folder, table.cloud), critic)
+        cloud = _model(folder, table.cloud)
+        with closing(VocabularyFile(local)) as ours, closing(VocabularyFile(cloud)) as theirs:
+            if not share_words(ours, theirs):
+                msg = f"{table.local} and {table.cloud} split the same text into other tokens: no draft can be checked"
+                raise UsageError(msg)
+        return ModelPair(local, cloud, critic)
     named = {"local": local, "cloud": table.cloud, "cloud_model": table.model, "api_key_env": table.api_key_env}
-    own = {"learn": False, "overlap": False, "threads": 1, "seed": 0}  # neither what was learned nor time decides
+    user = load()
+    kept = None if user.ledger == Path(NO_LEDGER) else user.ledger  # one for all processes and runs, that the cap binds
+    # Neither what was learned nor time decides.
+    own = {"learn": False, "overlap": False, "threads": 1, "seed": 0, "ledger": kept, "prices": user.prices}
     settings = choosing(Settings(), {**named, **own, "price": table.price, "critic": critic, "cap": cap})
     if (price := known_price(settings)[0]) is None:
         msg = f"price is missing: what {table.cloud} charges, as hybrid ask takes it"
@@ -257,7 +283,7 @@ def _arms(path: Path, tables: Iterable[Mapping[str, Any]]) -> tuple[Arm, ...]:
     """Return an arm for every combination of listed values. Raises UsageError as a client does, or for a name twice."""
     arms = {LOCAL.name: LOCAL, CLOUD.name: CLOUD}
     for number, table in enumerate(tables, 1):
-        with _within(path, "arms", str(number)):
+        with within(path, "arms", str(number)):
             for arm in _combined(table):
                 if arms.setdefault(arm.name, arm) is not arm:
                     msg = f"{arm.name} is an arm already (local and cloud always are): give it another name"

@@ -88,8 +88,8 @@ class EndpointWorld(World):
         """Nothing is held."""
 
     async def _ask(self, question: str, choices: Any) -> WorldAnswer:
-        prompt, written, span, sent = Ids(), list[int](), Ids(), dict[str, tuple[Ids, int]]()
-        requests: list[RecordedRequest] = []
+        prompt, emitted, span, sent = Ids(), list[int](), Ids(), dict[str, tuple[int, Ids, int]]()
+        settled: list[RequestSettled] = []
         async for event in self._client.stream(question, **choices):
             match event:
                 case Started():
@@ -97,14 +97,17 @@ class EndpointWorld(World):
                 case SpanDrafted():
                     span = event.ids
                 case TokenEmitted():
-                    written.append(event.token.id)
+                    emitted.append(event.token.id)
                 case RequestSent():
                     num = event.num_tokens if event.kind == "check" else 0
-                    sent[event.request_id] = (*prompt, *written[: event.position], *span[:num]), num
-                case RequestSettled() if event.usage:
-                    read, num = sent[event.request_id]
-                    requests.append(RecordedRequest(event.kind, read, num, (), event.usage))
+                    sent[event.request_id] = event.position, (*prompt, *emitted[: event.position], *span[:num]), num
+                case RequestSettled():
+                    settled.append(event)
                 case Finished():
-                    return WorldAnswer(prompt, event.answer, tuple(requests))
-        msg = "an answer ended without being finished"
-        raise RuntimeError(msg)
+                    answer = event.answer
+        requests: list[RecordedRequest] = []
+        for each in settled:
+            at, read, num = sent[each.request_id]
+            written = emitted[at : at + each.usage.completion_tokens] if each.usage and each.kind == "write" else []
+            requests += [RecordedRequest(each.kind, read, num, tuple(written), each.usage)] if each.usage else []
+        return WorldAnswer(prompt, answer, tuple(requests))
