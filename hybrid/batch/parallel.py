@@ -9,19 +9,15 @@ same loop. What a line asks, and where it is kept, is not known here.
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Thread
-from types import FrameType
 from typing import Any, Generic, TypeVar
 
 from hybrid.batch.questions import InputLine
-from hybrid.ending_signals import ending_signals, handled
 
 Found = TypeVar("Found")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -65,33 +61,6 @@ class ParallelLines(Generic[Found]):
                 self.keep(line, task.result())
         for task in failed:
             task.result()
-
-
-def run_until_interrupted(work: Callable[[], Awaitable[Result]]) -> Result:
-    """Run a coroutine function on an event loop of its own. The first Ctrl-C, SIGTERM or SIGHUP cancels it.
-
-    Raises KeyboardInterrupt, with the signal's number, once it has come to rest. The second one ends the process at
-    once, as the system does it.
-    """
-    heard: list[int] = []
-
-    async def main() -> Result:
-        task, loop = asyncio.current_task(), asyncio.get_running_loop()
-
-        def interrupt(number: int, _: FrameType | None) -> None:
-            heard.append(number)
-            signal.signal(number, signal.SIG_DFL)
-            if task and len(heard) == 1:
-                loop.call_soon_threadsafe(task.cancel)
-
-        # One that is ignored (nohup) stays ignored.
-        with handled([each for each in ending_signals() if callable(signal.getsignal(each))], interrupt):
-            return await work()
-
-    try:
-        return asyncio.run(main())
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt(*heard[:1]) from None
 
 
 async def _read(lines: Iterator[InputLine]) -> InputLine | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import Annotated, Any, Unpack
 
 import typer
 
-from hybrid.cli.command import Flags, exit_codes, takes_flags
+from hybrid.cli.command import Flags, exit_codes, run_until_interrupted, takes_flags
 from hybrid.cli.show import Screen, tell_assumed
 from hybrid.cli.trace import TraceWriter
 from hybrid.errors import UsageError, escape_controls
@@ -196,7 +195,8 @@ def ask(
         if flags.get("trace_rows") and trace is None:
             raise UsageError("--trace-rows writes into a trace: add --trace FILE")
         screen = None if as_json else Screen(thoughts=thoughts)
-        asyncio.run(_ask(_text(prompt), flags, screen, explained=explain, trace=trace))
+        question = _text(prompt)
+        run_until_interrupted(lambda: _ask(question, flags, screen, explained=explain, trace=trace))
 
 
 ask.__doc__ = f"{ask.__doc__}\n{EPILOG}"

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import typer
 
 from hybrid.batch.output import BatchOutput, CloudNames, Outcome
-from hybrid.batch.parallel import ParallelLines, run_until_interrupted
+from hybrid.batch.parallel import ParallelLines
 from hybrid.batch.questions import InputLine, id_of, object_of, question_of
-from hybrid.cli.command import is_shown_on_a_terminal, progress
+from hybrid.cli.command import is_shown_on_a_terminal, progress, run_until_interrupted
 from hybrid.cli.show import tell_assumed
 from hybrid.cli.tally import LineTally
 from hybrid.errors import MissingCapability, UsageError, escape_controls

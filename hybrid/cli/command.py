@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
+import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from types import NoneType, UnionType
+from types import FrameType, NoneType, UnionType
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
 import typer
 from rich.console import Console
 from typer.core import TyperCommand
 
+from hybrid.ending_signals import ending_signals, handled
 from hybrid.errors import CloudError, EngineError, HybridError, UsageError, escape_controls
 from hybrid.report import Document, alarms, terminal
 from hybrid.report.html import page
@@ -136,6 +139,33 @@ def exit_codes() -> Iterator[None]:
         raise typer.Exit(EXIT_OUTPUT) from None
 
 
+def run_until_interrupted(work: Callable[[], Awaitable[Result]]) -> Result:
+    """Run a coroutine function on an event loop of its own. The first Ctrl-C, SIGTERM or SIGHUP cancels it.
+
+    Raises KeyboardInterrupt, with the signal's number, once it has come to rest. The second one ends the process at
+    once, as the system does it.
+    """
+    heard: list[int] = []
+
+    async def main() -> Result:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+
+        def interrupt(number: int, _: FrameType | None) -> None:
+            heard.append(number)
+            signal.signal(number, signal.SIG_DFL)
+            if task and len(heard) == 1:
+                loop.call_soon_threadsafe(task.cancel)
+
+        # One that is ignored (nohup) stays ignored.
+        with handled([each for each in ending_signals() if callable(signal.getsignal(each))], interrupt):
+            return await work()
+
+    try:
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt(*heard[:1]) from None
+
+
 def _fail(code: int, error: HybridError) -> NoReturn:
     typer.echo(f"hybrid: {error}", err=True)
     raise typer.Exit(code)
@@ -149,6 +179,7 @@ def _fail(code: int, error: HybridError) -> NoReturn:
 # (``tests/test_settings.py``). No flag has a default here: what is not given comes from the environment or a file.
 
 Command = TypeVar("Command", bound=Callable[..., None])
+Result = TypeVar("Result")
 ConfigFlag = Annotated[
     Path | None, typer.Option(help="Read settings from FILE, not from your own hybrid.toml.", metavar="FILE")
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from hybrid.cli.command import Flags, exit_codes, progress, takes_flags
+from hybrid.cli.command import Flags, exit_codes, progress, run_until_interrupted, takes_flags
 from hybrid.errors import escape_controls
 from hybrid.settings.setting_info import SettingScope
 from hybrid.spend import as_percent, as_usd
@@ -125,7 +124,7 @@ def probe(
         from hybrid.assemble import probe as probed  # noqa: PLC0415  (help needs no llama.cpp)
 
         with progress("asking the endpoint", only_on_a_terminal=True) as tell:
-            found = asyncio.run(probed(tell, **flags, cloud=url, cloud_model=model))
+            found = run_until_interrupted(lambda: probed(tell, **flags, cloud=url, cloud_model=model))
         works = working(found.can, same_words=found.asked_in is None)
         if as_json:
             noise = {"local_noise_nats": found.local_noise.nats, "local_noise_shift": found.local_noise.shift}

@@ -152,7 +152,7 @@ def _chart(shown: report.Chart) -> str:
     def place(axis: report.Axis, value: float, start: float, end: float) -> float:
         """Return where a value stands between two ends of the drawing; what is beyond the range stands at its end."""
         inside = min(max(value, axis.least), axis.most)
-        return start + (inside - axis.least) / (axis.most - axis.least) * (end - start)
+        return start + (inside - axis.least) / ((axis.most - axis.least) or 1.0) * (end - start)
 
     def x_of(value: float) -> float:
         return place(shown.across, value, LEFT, right)

@@ -11,8 +11,9 @@ import time
 
 import pytest
 
-from hybrid.batch.parallel import ParallelLines, run_until_interrupted
+from hybrid.batch.parallel import ParallelLines
 from hybrid.batch.questions import InputLine
+from hybrid.cli.command import run_until_interrupted
 
 
 class Fake:

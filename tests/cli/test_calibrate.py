@@ -83,6 +83,14 @@ def test_what_cannot_be_is_refused_before_a_model_is_loaded(call, words):
     assert result.exit_code == 2, result.output
 
 
+def test_too_few_questions_are_refused_before_their_labels_are_bought(call):
+    result = call("--n", "9")
+    assert (result.exit_code, result.output) == (
+        2,
+        "hybrid: 9 questions: a calibration needs 10 at the least, so none was asked\n",
+    )
+
+
 def test_of_nothing_nothing_is_forgotten(call):
     result = call("--forget", "--cloud", "mid", "--cloud-model", "large-1")
     assert (result.exit_code, result.output) == (0, f"{BUNDLED_NAME}: nothing was kept\n")

@@ -167,6 +167,13 @@ def test_a_chart_stays_inside_its_frame_and_says_what_it_shows():
         assert 0 <= float(y) <= 300
 
 
+def test_values_that_are_all_one_stand_where_their_range_begins():
+    flat = Axis("flat", 2.0, 2.0)
+    drawn = page("flat", [Chart("a point", flat, flat, dots=[("only", (2.0, 2.0))])])
+    assert len(re.findall(r"<circle", drawn)) == 1
+    assert "nan" not in drawn
+
+
 def test_who_wrote_a_token_is_told_by_more_than_colour():
     """For those who see colours otherwise: another line, another weight."""
     rules = dict(re.findall(r"^\.(checked|cloud) \{(.*)\}$", STYLE, re.MULTILINE))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -19,7 +18,6 @@ from cases import each
 from typer.testing import CliRunner
 
 from hybrid.record.answer import Token
-from hybrid.spend.durable import FileLedger, LedgerAdmin
 from hybrid.types import Divergence
 
 QUESTION = "What is 47 + 86?"
@@ -246,48 +244,6 @@ def test_flags_win_over_the_environment_and_the_environment_over_the_file(invoke
     assert (wrong.exit_code, wrong.stderr) == (2, "hybrid: there is no setting called polcy (./hybrid.toml, line 1)\n")
     (tmp_path / "hybrid.toml").write_text("policy = \n")
     assert invoke(QUESTION).exit_code == 2
-
-
-def has_left(ledger, num):
-    """Whether the request of this number, from 1, is under way."""
-    return any((entry.id, entry.state) == (num, "sent") for entry in LedgerAdmin(ledger).log(num))
-
-
-@pytest.mark.parametrize(
-    ("how", "flags"),
-    [
-        ("SIGTERM", ["--json"]),
-        *(slow(*case) for case in (("SIGINT", []), ("SIGINT", ["--json"]), ("SIGTERM", []), ("SIGHUP", []))),
-    ],
-)
-def test_ended_in_the_middle_of_an_answer_it_settles_and_leaves_no_traceback(own_stub, cleanup, tmp_path, how, flags):
-    """A request of 250 ms for every token: the trace tells when its middle is reached. 128 + signal, no open entry."""
-    far = own_stub("--latency-ms", "250")
-    trace, ledger = tmp_path / "trace", FileLedger(tmp_path / "ledger.sqlite")
-    paid = [*LOCAL, "--cloud", far.url, "--price", "1/0.1/4", "--ledger", ledger.file.path]
-    process = subprocess.Popen(
-        [*COMMAND, QUESTION, *paid, "--policy", "greedy-exact", "--span", "1", "--trace", trace, *flags],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    cleanup(process)
-    deadline = time.monotonic() + 30
-    # Until a token is out and the next request has left: a signal raises wherever the client is, and there it waits.
-    while not (trace.exists() and '"event": "token_emitted"' in trace.read_text() and has_left(ledger, 2)):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    number = getattr(signal, how)
-    process.send_signal(number)
-    output, errors = process.communicate(timeout=20)
-    # A span of 1 cannot pay at this price, which is said once; so is what a request that was under way may cost.
-    beside = [
-        line for line in errors.splitlines() if not re.match("hybrid: (checking costs|0[.][0-9]+ USD is booked)", line)
-    ]
-    assert (process.returncode, beside) == (128 + number, [])
-    assert LedgerAdmin(ledger).open_entries() == []
-    assert LedgerAdmin(ledger).rows()[-1].spent_nanousd > 0
-    ledger.close()
-    assert bool(output.strip()) == (not flags), "text that was shown stays; half an object is none"
-    assert '"event": "finished"' not in trace.read_text()
 
 
 def children(pid: int) -> list[Path]:

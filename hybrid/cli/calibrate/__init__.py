@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hybrid.cli.command import EXIT_PARTLY, check_writable, exit_codes, print_report, progress, takes_flags
+from hybrid.cli.command import (
+    EXIT_PARTLY,
+    check_writable,
+    exit_codes,
+    print_report,
+    progress,
+    run_until_interrupted,
+    takes_flags,
+)
 from hybrid.errors import CloudError, EngineError, UsageError, escape_controls
 from hybrid.settings.setting_info import SettingScope
 
@@ -131,15 +139,19 @@ def _calibrate(
     from hybrid.cli.calibrate.labels import asked_by, label_pairs  # noqa: PLC0415
     from hybrid.settings.sources import load  # noqa: PLC0415
     from hybrid.tune.buying import bundled_families  # noqa: PLC0415
+    from hybrid.tune.fit import FEWEST  # noqa: PLC0415
     from hybrid.tune.labels import read_judge  # noqa: PLC0415
 
     if "judge" in chosen:
         read_judge(chosen["judge"])
     families = bundled_families(load(**flags).cloud)  # only a bundled model shares the vocabulary of another one
     asked = asked_by(questions, num, flags, families)
+    if len(asked) < FEWEST:
+        msg = f"{len(asked)} questions: a calibration needs {FEWEST} at the least, so none was asked"
+        raise UsageError(msg)
     try:
         with progress("the local model is loaded") as tell:
-            labelled = asyncio.run(label_pairs([*local] if local else [None], flags, asked, tell))
+            labelled = run_until_interrupted(lambda: label_pairs([*local] if local else [None], flags, asked, tell))
             pairs = [_fitted(each, chosen, tell) for each in labelled]
             tell("the tables are worked out")
             known = [_kept(each, use=use) for each in pairs]
