@@ -232,12 +232,13 @@ def test_two_seeds_are_drawn_again_independently_of_each_other():
 
 
 def test_where_the_models_do_not_clearly_differ_nothing_is_recovered_and_the_report_says_so():
-    """Of ten questions one is the cloud's alone: a ratio over that is noise."""
+    """Of ten questions one is the cloud's alone: a ratio over that is noise. Of the other seed nothing is graded."""
     same = dict.fromkeys(("local", "cloud", "kl:0", "kl:0.7", "kl:inf", "once"), 1)
-    asked = design({0: {"bundled": ()}}, ARMS[:4])
-    report = recovery_report(
-        RIGHT, asked, answers_grids(asked), [[made(same, same)] * 9 + [made(same | {"local": 0}, same)]]
-    )
+    asked = design({seed: {"bundled": ()} for seed in (0, 1)}, ARMS[:4])
+    ungraded, alike, unlike = made(same, same), made(same, same), made(same | {"local": 0}, same)
+    ungraded["arms"]["cloud"]["right"] = None
+    report = recovery_report(RIGHT, asked, answers_grids(asked), [[ungraded], [alike] * 9 + [unlike]])
+    assert report["parts"][0]["questions"] == 10
     assert {row["share"]["value"] for row in report["parts"][0]["rows"]} == {None}
     assert report["summary"] == ["bundled, right: the gap between the two models is not clear."]
     html.page("Title", recovery_document(report))

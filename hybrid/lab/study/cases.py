@@ -61,7 +61,8 @@ def cases_report(design: Design, grids: Sequence[Grid], found: Sequence[Sequence
     """
     good, num = float(design.options.get("good_nats", GOOD_NATS)), int(design.options.get("cases", 2))
     counts, shown, kl = list[dict[str, Any]](), list[dict[str, Any]](), kl_arms(design)
-    for pair, records in _of_pairs(design, grids, found):
+    for pair in design.pairs:
+        records = [each for grid, own in zip(grids, found, strict=True) if grid.pair == pair for each in own]
         for nats, arm in kl:
             cases = [case_of(each, arm.name, good) for each in records]
             shares = {rule: estimate_to_json(wilson(cases.count(rule), len(cases))) for rule in RULES}
@@ -94,20 +95,12 @@ def answers_report(design: Design, grids: Sequence[Grid], found: Sequence[Sequen
     named = [check_known(name, [arm.name for arm in design.arms], "arm") for name in design.options.get("shown", ())]
     arms = [*dict.fromkeys([*_shown_arm(design), *named])]
     num, shown, seen = int(design.options.get("answers", 1)), list[dict[str, Any]](), Counter[tuple[str, str]]()
-    for pair, records in _of_pairs(design, grids, found):
+    for grid, records in zip(grids, found, strict=True):
         for record in records:
-            seen[pair, record["kind"]] += 1
-            if seen[pair, record["kind"]] <= num:
-                shown.append({"pair": pair, "kind": record["kind"]} | _answers(record, arms))
+            seen[grid.pair, record["kind"]] += 1
+            if seen[grid.pair, record["kind"]] <= num:
+                shown.append({"pair": grid.pair, "kind": record["kind"]} | _answers(record, arms))
     return {"each": num, "answers": shown}
-
-
-def _of_pairs(
-    design: Design, grids: Sequence[Grid], found: Sequence[Sequence[Record]]
-) -> Iterator[tuple[str, list[Record]]]:
-    for pair in design.pairs:
-        own = [records for grid, records in zip(grids, found, strict=True) if grid.pair == pair]
-        yield pair, [each for records in own for each in records]
 
 
 def _answers(record: Record, arms: Sequence[str]) -> dict[str, Any]:

@@ -84,11 +84,12 @@ def recovery_report(
     for pair in design.pairs:
         for name, measure in measures.items():
             of_seeds = {
-                grid.seed: [each for each in records if each["arms"][CLOUD.name].get(name) is not None]
+                grid.seed: measured
                 for grid, records in zip(grids, found, strict=True)
                 if grid.pair == pair
+                and (measured := [each for each in records if each["arms"][CLOUD.name].get(name) is not None])
             }
-            if all(of_seeds.values()):
+            if of_seeds:
                 part = _part(design, [each for some in of_seeds.values() for each in some], name, measure)
                 seeds = [*_differences(design, of_seeds, measure)]
                 parts.append({"pair": pair, "measure": name} | part | {"seeds": seeds})
@@ -131,11 +132,8 @@ def _part(design: Design, records: Sequence[Record], name: str, measure: Measure
         own = {arm: told(share) for arm, share in zip(nats, shares, strict=False)}
         return {"kind": name, "questions": len(some), "shares": own} | {model: level(some, model) for model in BOTH}
 
-    def areas(of_rules: Mapping[str, Ways]) -> list[dict[str, Any]]:
-        return [
-            {"rule": rule, "area": told(area_under(*own))} | told_bills(own, RECOVERED)
-            for rule, own in of_rules.items()
-        ]
+    def areas(of: Mapping[str, Ways]) -> list[dict[str, Any]]:
+        return [{"rule": e, "area": told(area_under(*own))} | told_bills(own, RECOVERED) for e, own in of.items()]
 
     return {
         "questions": len(records),
