@@ -19,7 +19,7 @@ from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid, Record
 from hybrid.lab.experiments.position_table import THRESHOLDS, Positions, flattened, run_lengths, weighted_spearman
 from hybrid.lab.experiments.text import EXACT_GREEDY
 from hybrid.lab.study.design import Design
-from hybrid.lab.study.rows import DIGITS, HEATED_K, RULES, SLACK_NATS, TEXTS, TOP_KS, ReadText, rows_grids
+from hybrid.lab.study.rows import DIGITS, HEATED_K, RULES, SLACK_NATS, TEXTS, TOP_KS, TextReading, rows_grids
 from hybrid.lab.study.section import Section
 from hybrid.report import Axis, Chart, Document
 from hybrid.report.tables import Cell, at, estimate, table_of, with_interval
@@ -38,7 +38,7 @@ HEATED, MEANS = ("both", "local alone"), ("truth", "lower", "upper")
 
 def pair_texts(
     grids: Sequence[Grid], found: Sequence[Sequence[Record]]
-) -> Iterator[tuple[dict[str, Any], list[ReadText]]]:
+) -> Iterator[tuple[dict[str, Any], list[TextReading]]]:
     """Yield the names of each pair and text with their counts, and what was read of it, question by question."""
     for grid, records in zip(grids, found, strict=True):
         for name in TEXTS:
