@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from hybrid.defer import DEFAULT_NATS
 from hybrid.errors import UsageError
+from hybrid.policy.branches import BranchRule
 from hybrid.policy.choices import LONGEST_DRAFT, NumberRange, PolicyOptions, Preset
 from hybrid.policy.compose import compose, parse
 from hybrid.policy.gates import ALWAYS, NEVER, RandomGate
@@ -160,6 +161,14 @@ PRESETS = {
 }
 
 
+def _branching(choices: PolicyOptions, num: int) -> Policy:
+    """Return the policy that draws branches. Raises UsageError where all of them would be one text."""
+    if num > 1 and choices.greedy:
+        msg = f"{num} branches at temperature 0 are {num} times one text: choose a temperature, such as 0.7"
+        raise UsageError(msg)
+    return Policy("branches", 1, NEVER, branches=BranchRule(num, choices.choose or "logprob"))
+
+
 # What another number or switch may be, by its type, to see whether a choice changes anything. A gate or a judge that
 # could not act is refused by ``compose`` in a sentence of its own.
 _OTHER_VALUES: Mapping[type, tuple[float | bool, ...]] = {bool: (False, True), int: (2, 3), float: (0.25, 0.75)}
@@ -174,6 +183,8 @@ def preset(text: str, choices: PolicyOptions) -> Policy:
     >>> str(preset("kl:0.2", PolicyOptions(span=4)))
     'kl span=4 gate=always judge=kl:0.2 hold=4 handback=kl:0.2'
     """
+    if choices.branches is not None:
+        return _branching(choices, choices.branches)
     found, number = parse_policy(text)
     if number is not None:
         if choices.threshold is not None and choices.threshold != number:

@@ -82,7 +82,12 @@ def policy_of(
     )
     chosen = preset(settings.policy, choices)
     _check_mixture(settings, chosen)
-    return PRESETS["local"].build(choices) if settings.offline else chosen
+    if (rule := chosen.branches) is None:
+        return PRESETS["local"].build(choices) if settings.offline else chosen
+    if len(settings.experts) > 1:
+        raise UsageError("branches are drawn from one model's law, and several experts have none: give no --expert")
+    unasked = settings.offline and rule.choose == "logprob"
+    return replace(chosen, branches=replace(rule, choose="majority")) if unasked else chosen
 
 
 @dataclass(frozen=True)
@@ -159,6 +164,7 @@ def check_effect(settings: Settings, given: Mapping[str, object]) -> None:
     ``given`` is one level: flags, a line, the keywords of one call. Beside it stands the policy of the same level or
     of a lower one, so whoever chose here could have known better. What is inherited from a lower level is ignored.
     """
+    _check_branches(settings, given)
     _check_dials(settings, given)
     named = given.get("concepts") is not None
     online = settings.model_copy(update={"offline": False})  # what would act with a cloud may be said without one
@@ -172,6 +178,19 @@ def check_effect(settings: Settings, given: Mapping[str, object]) -> None:
     if name := next((name for name in idle if name in asked), None):
         acting = ", ".join(each for each in PRESETS if _acts_in(each, name, chosen[name]))
         msg = f"{name} changes nothing in the policy {_composed(settings.policy, name, chosen)}: it acts in {acting}"
+        raise UsageError(msg)
+
+
+def _check_branches(settings: Settings, given: Mapping[str, object]) -> None:
+    """Raise UsageError for a choice of decoding in ``given`` that branches leave without effect, or that needs them."""
+    others = {*PolicyChoices.model_fields, *DeferralChoices.model_fields, "critic", "concepts"} - {
+        "branches",
+        "choose",
+        "learn",
+    }
+    wrong, why = ({"choose"}, "without") if settings.branches is None else (others, "beside")
+    if name := next((name for name in given if name in wrong and given[name] is not None), None):
+        msg = f"{name} changes nothing {why} branches: each is drawn whole by the local model"
         raise UsageError(msg)
 
 

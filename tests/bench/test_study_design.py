@@ -88,6 +88,8 @@ def test_seeds_draw_questions_of_their_own_and_one_seed_is_a_part_of_all(write):
     for asked in each_of(design.questions.values()):
         assert len({each.text for each in asked}) == len(asked), "a question would count twice"
     assert parts[0] != parts[1]
+    few = read_design(write(DESIGN, "".join(MINE.splitlines(keepends=True)[:4]))).questions["mine"]
+    assert {each.text for each in few} == {f"{n} * 7?" for n in range(4)}
     assert read_design(write(DESIGN)) == design
     quick = read_design(write(DESIGN), most=5)
     assert quick.seeds == (3,)
