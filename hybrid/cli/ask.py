@@ -164,6 +164,8 @@ Examples:
 
   hybrid ask --policy kl:0.2 --span 64 --handoff rest "What is 47 + 86?"
 
+  hybrid ask --policy kl:adaptive --price 1/0.1/4 "What is 47 + 86?"
+
   hybrid ask --local qwen.gguf --cloud http://gpu:8000 --price 1/0.1/4 --cap 0.02 "Why is the sky blue?"
 
   hybrid ask --expert maths.gguf --expert prose.gguf --cloud http://gpu:8000 --policy once "Why is the sky blue?"

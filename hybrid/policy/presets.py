@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from hybrid.defer import DEFAULT_NATS
 from hybrid.errors import UsageError
+from hybrid.policy.adaptive import ADAPTIVE
 from hybrid.policy.branches import BranchRule
 from hybrid.policy.choices import LONGEST_DRAFT, NumberRange, PolicyOptions, Preset
 from hybrid.policy.compose import compose, parse
@@ -195,7 +196,11 @@ def preset(text: str, choices: PolicyOptions) -> Policy:
 
 
 def parse_policy(text: str) -> tuple[Preset, float | None]:
-    """Return the preset that NAME or NAME:NUMBER names, and its number if there is one. Raises UsageError."""
+    """Return the preset that NAME or NAME:NUMBER names, and its number if there is one. Raises UsageError.
+
+    ``kl:adaptive`` is ``kl``, until it is known for which question its settings are chosen.
+    """
+    text = "kl" if text == ADAPTIVE else text
     name, value, more = parse(text, "policy", tuple(PRESETS))
     if more is not None:
         msg = f"--policy {text}: a policy is NAME or NAME:NUMBER"

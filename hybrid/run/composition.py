@@ -15,6 +15,7 @@ from functools import lru_cache
 from hybrid.cloud import Capabilities
 from hybrid.errors import UsageError
 from hybrid.policy import PRESETS, Policy, PolicyOptions, choices_without_effect, parse_policy, preset
+from hybrid.policy.adaptive import ADAPTIVE, KlArm
 from hybrid.policy.concepts import Concepts
 from hybrid.policy.loop import TO_THE_END
 from hybrid.policy.planning import Planner
@@ -71,6 +72,7 @@ def policy_of(
     """
     if settings.worth is not None and settings.risk is not None:
         raise UsageError("worth and risk are two dials for one choice: give one of them")
+    _check_adaptive(settings)
     choices = PolicyOptions(
         **{name: getattr(settings, name) for name in PolicyChoices.model_fields}
         | {"span": settings.span if isinstance(settings.span, int) else measured},
@@ -125,6 +127,10 @@ class Decoding:
             return self
         return Decoding.of(self.settings.model_copy(update={"cloud_top_k": can.most_k}))
 
+    def under(self, arm: KlArm) -> Decoding:
+        """Return how ``kl`` decodes with an arm's settings."""
+        return Decoding.of(self.settings.model_copy(update={"policy": "kl", **arm._asdict()}))
+
     def policy_for(self, room: int, span: int | None, planner: Planner | None, concepts: Concepts | None) -> Policy:
         """Return the policy for one question; the arguments are as ``policy_of`` has them."""
         settings, policy = self.settings, self.policy
@@ -144,6 +150,17 @@ def _check_mixture(settings: Settings, policy: Policy) -> None:
     if judge.measure == "KL" and judge.threshold >= math.log(num):
         least = f"a threshold below ln {num} = {math.log(num):.3g}, not {judge.threshold:g}"
         msg = f"mix mix of {num} experts wants {least}: no expert is farther than that from their even sum"
+        raise UsageError(msg)
+
+
+def _check_adaptive(settings: Settings) -> None:
+    """Raise UsageError for what ``kl:adaptive`` chooses itself, or has not seen: it learns of ``kl`` as it is."""
+    own = {name: getattr(settings, name) for name in PolicyChoices.model_fields if name != "policy"}
+    own |= {"a second local model": bool(settings.drafters or settings.experts)}
+    name = next((name for name, value in own.items() if value is not None and value is not False), None)
+    if settings.policy == ADAPTIVE and name:
+        why = "it chooses threshold, span and handoff itself, and learns from answers of kl as it is"
+        msg = f"{name} beside {ADAPTIVE}: {why}; leave it out, or name a number, such as kl:0.5"
         raise UsageError(msg)
 
 

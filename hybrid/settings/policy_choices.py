@@ -32,7 +32,7 @@ class PolicyChoices(SettingsGroup):
 
     policy: Annotated[
         str,
-        SettingInfo("How to decode, such as kl:0.5 or doubt:0.03; `hybrid policies` lists them all", "NAME[:X]", KNOB),
+        SettingInfo("How to decode, such as kl:0.5 or kl:adaptive; `hybrid policies` lists them all", "NAME[:X]", KNOB),
     ] = "auto"
     gate: Annotated[
         str | None, SettingInfo("Another gate, such as entropy:0.6 or max-prob:0.5:check", "NAME[:X[:DECISION]]", KNOB)

@@ -349,6 +349,7 @@ def world_settings() -> Settings:
         "price": PRICE,
         "ledger": Path(NO_LEDGER),
         "seed": 0,
+        "learn": False,  # an answer does not hang on those before it
         "overlap": False,  # nothing is waited for
     }
     return Settings.model_construct(**own)
