@@ -332,9 +332,8 @@ class AsyncClient:
         connected, decides = model() is not None, decoding.policy.planner is not None
         can = await verifier.connect(connected=connected, decides=decides) if decoding.policy.needs else None
         decoding = decoding if can is None else decoding.within_reach(can)
-        if (choice := await memory.choose_arm(question, decoding, can, budget)) is not None:
-            decoding = decoding.under(choice.arm)
-            builder.note(f"kl:adaptive chose {choice.arm}: {choice.why}")
+        choice = await memory.choose_arm(question, decoding, can, budget, builder)
+        decoding = decoding if choice is None else decoding.under(choice.arm)
         bound = await memory.bind(question, decoding, can, budget)
         observers += [] if bound is None else bound.observers(builder.note)
         room, settings = contexts.words.num_context - len(question.ids), decoding.settings
