@@ -30,7 +30,6 @@ from hybrid.lab.experiments.frame import (
     told,
 )
 from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid, Record
-from hybrid.lab.experiments.position_table import position_table
 from hybrid.lab.experiments.questions import draw_questions
 from hybrid.lab.experiments.trials import text_grid
 from hybrid.prob import Floats
@@ -94,7 +93,7 @@ def text_grids(
         drawn = draw_questions(None if graded else split, num or wanted, seed, graded=graded)
         top_k = 0 if at in {0.0, 1.0} else SAMPLED_TOP_K
         title = f"{name}{what}" if graded else f"{name} at {at:g}{what}"
-        grids.append(text_grid(title, name, drawn, arms, at, top_k, compares=at == 0.0 and not what))
+        grids.append(text_grid(title, name, drawn, arms, at, top_k))
     return tuple(grids)
 
 
@@ -293,7 +292,6 @@ def _section(grid: Grid, records: Sequence[Record]) -> dict[str, Any]:
         "temperature": grid.temperature,
         "top_k": grid.top_k,
         "questions": len(records),
-        "positions": position_table(records) if any(each["positions"] for each in records) else None,
         "rules": rule_rows(records, [arm.name for arm in grid.arms]),
         "routing": routing_rows(records),
         "right": right_answers(records),
