@@ -344,8 +344,7 @@ class AsyncClient:
         builder.notes_of = await memory.notes_of(policy, can, builder)
         told = settings.trace_rows
         recording = recording_of(settings, policy, await contexts.pieces(), question.concepts) if told else None
-        overlap = settings.overlap and policy.branches is None  # a branch ends where it is checked
-        limits = AnswerLimits(most_tokens(settings, room), overlap, recording)
+        limits = AnswerLimits(most_tokens(settings, room), settings.overlap and not policy.branches, recording)
         writers = await local_writers(contexts, context, question, policy)
         builder.local_models, builder.experts, builder.cloud_model = writers.names, writers.weights, model
         driver = Driver(question.rendered, writers.drafter, context.worker, verifier, builder, limits, writers.levels)
