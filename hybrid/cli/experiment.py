@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,7 +72,7 @@ def run(
         from hybrid.lab.experiments.grid import run_grids  # noqa: PLC0415  (help needs no models)
         from hybrid.lab.study.design import read_design, within  # noqa: PLC0415
         from hybrid.lab.study.running import Study, power_lines  # noqa: PLC0415
-        from hybrid.store.files import make_folder  # noqa: PLC0415
+        from hybrid.store.files import LineFile, make_folder  # noqa: PLC0415
 
         most, folder = QUICK if quick else None, out.resolve()
         study = Study(read_design(path, most), folder, processes)
@@ -84,17 +85,18 @@ def run(
         except OSError as error:
             msg = f"--out {out}: {error.strerror}"
             raise UsageError(msg) from None
-        write_whole(folder / path.name, path.read_text(encoding="utf-8"))
         words = ["hybrid", "experiment", "run", str(path), "--out", str(out), *(["--quick"] if quick else [])]
         begun = {"design": str(path.resolve()), "most": most, "command": shlex.join(words)}
-        write_whole(folder / "run.json", json.dumps(begun) + "\n")
-        try:
-            with progress("the models are loaded") as report_progress:
-                found = run_grids(study.run, report_progress)
-        except KeyboardInterrupt:
-            typer.echo(f"hybrid: interrupted; what was answered is kept: {shlex.join(words)} goes on", err=True)
-            raise
-        _write(study, study.report(found) | {"command": begun["command"]}, as_json=as_json)
+        with closing(LineFile(folder / "run.lock", "another run is at work in this folder")):
+            write_whole(folder / path.name, path.read_text(encoding="utf-8"))
+            write_whole(folder / "run.json", json.dumps(begun) + "\n")
+            try:
+                with progress("the models are loaded") as report_progress:
+                    found = run_grids(study.run, report_progress)
+            except KeyboardInterrupt:
+                typer.echo(f"hybrid: interrupted; what was answered is kept: {shlex.join(words)} goes on", err=True)
+                raise
+            _write(study, study.report(found) | {"command": begun["command"]}, as_json=as_json)
 
 
 @experiment.command("report")

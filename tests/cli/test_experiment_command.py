@@ -178,10 +178,12 @@ def test_new_writes_a_design_that_is_read_and_never_overwrites(study):
 
 
 def test_mistakes_end_in_one_sentence_and_an_interruption_says_how_to_go_on(study, monkeypatch):
+    Path("odd/run.lock").mkdir(parents=True)
     for words, told in each_of(
         (
             (("run", "none.toml", "--out", "kept"), "none.toml cannot be read: No such file"),
             (("run", "my.toml", "--out", "my.toml"), "--out my.toml: File exists"),
+            (("run", "my.toml", "--out", "odd"), "odd/run.lock: not a file"),
         )
     ):
         ended = study(*words, design=DESIGN)
@@ -222,3 +224,18 @@ def test_the_widest_interval_is_told_beside_the_wanted_one():
     assert lines[0].startswith("a difference in right answers of 0.1 takes 314 graded questions")
     assert lines[1:] == ["mine: with 7 the widest such interval has 0.300"]
     assert power_lines(Power(), {}) == []
+
+
+def test_a_second_run_in_a_folder_is_refused_while_the_first_is_at_work(study, monkeypatch):
+    write, second = grid.run_grids, []
+
+    def beside(run, report_progress):
+        second.append(study("run", "my.toml", "--out", "kept"))
+        return write(run, report_progress)
+
+    monkeypatch.setattr(grid, "run_grids", beside)
+    assert study("run", "my.toml", "--out", "kept", design=DESIGN).exit_code == 0
+    assert second[0].exit_code == 2
+    assert "kept/run.lock: another run is at work in this folder" in second[0].output
+    monkeypatch.setattr(grid, "run_grids", write)
+    assert study("run", "my.toml", "--out", "kept").exit_code == 0

@@ -109,6 +109,9 @@ def test_an_endpoint_that_charges_stays_below_its_cap_and_sells_nothing_twice(be
     assert answers.keys() > bought.keys()
     assert set(answers.values()) == {1}
     assert len(answers) == 6 * 4
+    assert {
+        path.name: path.stat().st_mode & 0o077 for path in (tmp_path / "kept").iterdir() if path.stat().st_mode & 0o077
+    } == {}
     # An endpoint's records are those of a world: texts, and requests as they are counted there.
     finish(begin("experiment", "run", "my.toml", "--out", "world", design=one_seed))
     here, there = (
