@@ -46,7 +46,7 @@ from hybrid.run import AsyncClient, Finished, RequestSent, RequestSettled
 from hybrid.run.cloud_verifier import Connection
 from hybrid.settings.config import AnswerChoices
 from hybrid.spend import Account, MemoryLedger, Price
-from hybrid.store.files import make_folder, owners
+from hybrid.store.files import OWNERS, make_folder
 from hybrid.types import CloudUsage, Sampling
 
 LOCAL, CLOUD = Arm("local", "local"), Arm("cloud", "cloud")
@@ -257,7 +257,8 @@ async def _answer_all(run: GridRun, tasks: Any, news: Any) -> None:
     async with AsyncExitStack() as stack:
         worlds: dict[str, World] = {}
         drivers: dict[str, ServedClient] = {}
-        with open(path, "a", encoding="utf-8", opener=owners) as part:
+        path.touch(OWNERS)
+        with path.open("a", encoding="utf-8") as part:
             while (unit := tasks.get()) is not None and parent is not None and parent.is_alive():
                 name = run.grids[unit[0]].pair
                 if name not in worlds:
