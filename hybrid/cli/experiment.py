@@ -125,7 +125,8 @@ def plan_lines(plan: dict[str, Any]) -> list[str]:
     lines = [f"{plan['questions']} questions{before}: {most}"]
     for pair, worst in plan["worst_nanousd"].items():
         cap = "no cap is needed" if plan["cap_nanousd"] is None else f"the cap is {as_usd(plan['cap_nanousd'])}"
-        lines.append(f"{pair}: at most {as_usd(worst)}, if every token is a request; {cap}")
+        about = f"about {as_usd(plan['expected_nanousd'][pair])} for answers of full length"
+        lines.append(f"{pair}: {about}; at most {as_usd(worst)}, if every token is a request; {cap}")
     return lines
 
 

@@ -99,7 +99,7 @@ def test_an_endpoint_that_charges_stays_below_its_cap_and_sells_nothing_twice(be
     out, told = poor.communicate(timeout=300)
     assert poor.returncode == 3, (out, told)
     assert "the cap of 0.003 USD does not allow another request" in told
-    assert "run the command again to go on" in told
+    assert "raise cap in the design's file, and run the command again to go on" in told
     assert 0 < spent() <= 3_000_000
     bought = answers_bought(tmp_path / "kept")
     assert bought
