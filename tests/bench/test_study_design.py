@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 from cases import each_of
@@ -178,6 +179,10 @@ def test_a_section_that_is_not_there_an_option_of_none_and_rows_of_an_endpoint_a
     design = read_design(write(DESIGN))
     known = {"x": section("x", needs_rows=False), "rows": section("rows")}
     assert sections_of(design, known) == (known["x"],)
+    alone = replace(design, arms=(), options={})
+    assert sections_of(alone, known) == (known["x"],)
+    with pytest.raises(UsageError, match="section loss compares arms, and there is none beside the two models"):
+        sections_of(replace(alone, sections=("answers", "loss")))
     for old, new, told in each_of(
         (
             ('["x"]', '["row"]', "row is no section: did you mean rows?"),

@@ -50,6 +50,7 @@ def made_grids(design):
     return tuple(text_grid(pair, pair, design.questions[pair], arms) for pair in design.pairs)
 
 
+NO_RUN = "hybrid: . holds no run of hybrid experiment (the same command as before begins it again)\n"
 MADE = Section(
     "made",
     "A made section",
@@ -129,7 +130,7 @@ def test_a_run_that_is_not_whole_has_no_report_and_a_folder_without_one_neither(
     assert torn.exit_code == 2
     assert "2 questions of this design have no answers yet" in torn.output
     none = study("report", ".")
-    assert (none.exit_code, none.output) == (2, "hybrid: . holds no run of hybrid experiment\n")
+    assert (none.exit_code, none.output) == (2, NO_RUN)
 
 
 def test_quick_is_few_questions_of_the_first_seed(study):
@@ -148,8 +149,8 @@ def test_what_charges_is_refused_without_a_cap_and_says_its_worst_case_beside_on
     assert re.search(r"bundled may charge about [\d.]+ USD, [\d.]+ USD at most: write cap", refused.output)
     assert not Path("kept").exists()
     ran = study("run", "my.toml", "--out", "kept", design=f"cap = 0.01\n{CHARGES}")
-    told = r"bundled: about [\d.]+ USD for answers of full length; at most [\d.]+ USD, if every token is a request; the cap"
-    assert re.search(f"{told} is 0.01 USD", ran.stderr)
+    told = r"bundled: about [\d.]+ USD for answers of full length; at most [\d.]+ USD, if every token is a request"
+    assert re.search(f"{told}; the cap is 0.01 USD", ran.stderr)
     free = study("run", "my.toml", "--out", "free", design=CHARGES.replace('"1/0.1/4"', '"free"'))
     assert (
         "about 0 USD for answers of full length; at most 0 USD, if every token is a request; no cap is needed"
@@ -312,3 +313,19 @@ def test_what_does_not_fit_a_context_and_a_key_that_is_not_there_are_found_befor
         "my.toml: NO_SUCH_KEY, which is named as the key's variable, is not set" in ended.output,
     ) == (2, True)
     assert not Path("kept").exists()
+
+
+def test_another_design_is_kept_out_of_a_folder_with_records_and_the_same_one_is_not(study):
+    assert study("run", "my.toml", "--out", "kept", "--quick", design=DESIGN).exit_code == 0
+    before = Path("kept/report.json").read_text()
+    Path("other.toml").write_text(DESIGN.replace("3.0", "2.0"))
+    other = study("run", "other.toml", "--out", "kept")
+    assert other.exit_code == 2
+    assert f"--out kept holds the records of {Path('my.toml').resolve()}, and none of this design" in other.output
+    assert Path("kept/report.json").read_text() == before
+    Path("copy.toml").write_text(f"cap = 1\n{DESIGN}")
+    assert study("run", "copy.toml", "--out", "kept").exit_code == 0, "the same questions, and more"
+    assert study("run", "copy.toml", "--out", "kept", "--quick").exit_code == 0
+    Path("copy.toml").write_text(DESIGN.replace("3.0", "2.0"))
+    changed = study("run", "copy.toml", "--out", "kept")
+    assert changed.exit_code != 2, "what an endpoint answered to the arms that stay is not bought again"
