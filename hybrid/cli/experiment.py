@@ -93,8 +93,8 @@ def run(
         command = shlex.join(words)
         with closing(LineFile(folder / "run.lock", "another run is at work in this folder")):
             write_whole(folder / path.name, path.read_text(encoding="utf-8"))
-            told = {"design": str(path.resolve()), "most": most, "command": command}
-            write_whole(folder / "run.json", json.dumps(told) + "\n")
+            begun = {"design": str(path.resolve()), "most": most, "command": command}
+            write_whole(folder / "run.json", json.dumps(begun) + "\n")
             try:
                 with progress("the models are loaded") as report_progress:
                     found = run_grids(study.run, report_progress)

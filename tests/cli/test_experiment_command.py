@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,11 @@ def made_record(number):
     requests = {"cloud": [("write", 20, 0, 0, 30)], "local": [], "kl:0.3": [("check", 40, 20, 0, 1)], "kl:3.0": []}
     arms = {name: {"right": right[name], "requests": requests[name], "tokens": 30} for name in right}
     arms = {name: arms[name] | {"nanousd": spent[name]} for name in right}
-    return {"arms": arms, "checked": [{"arm": "cloud", "text": True, "requests": True, "bill": True}]}
+    return {
+        "text": f"{number}?",
+        "arms": arms,
+        "checked": [{"arm": "cloud", "text": True, "requests": True, "bill": True}],
+    }
 
 
 @pytest.fixture
@@ -260,7 +265,10 @@ def test_a_second_run_in_a_folder_is_refused_while_the_first_is_at_work(study, m
     assert study("run", "my.toml", "--out", "kept").exit_code == 0
 
 
-def test_what_an_endpoint_charged_is_told_at_the_end_and_what_a_file_would_have_is_not(study):
+def test_what_an_endpoint_charged_is_told_at_the_end_and_what_a_file_would_have_is_not(study, monkeypatch):
+    """Two sections that ask the same question have one answer, which was bought once."""
+    other = Section("other", "Other", lambda design: (replace(made_grids(design)[0], content=("other",)),), *MADE[3:])
+    monkeypatch.setattr(running, "sections_of", lambda design: (MADE, other))
     ran = study("run", "my.toml", "--out", "kept", design=f"cap = 0.01\n{CHARGES}")
     spent = sum(5_000 + number + 7 for number in range(60))
     told = f"bundled: these answers cost {spent / 1e9:.6f}"

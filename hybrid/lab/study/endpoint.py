@@ -32,11 +32,8 @@ from hybrid.types import Ids, Sampling
 
 # Why an answer went on without the cloud, where another try does not change it (``batch.output.LASTING``), or it did.
 KEPT = {None, "capability", "context", "charge"}
-# What is to be done first where another try alone does not help: the design's cap, another one, what is refused.
-_OTHER_CAPS = dict.fromkeys(
-    ("day", "month", "total"), "raise it with hybrid budget, or wait where it is of a time, and "
-)
-MENDS = {"client": "raise cap in the design's file, and ", "refused": "mend that, and ", **_OTHER_CAPS}
+# What is to be done first where another try alone comes to the same.
+MENDS = {"budget": "raise it (cap in the design's file, or by hybrid budget) and ", "refused": "mend that and "}
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ class EndpointWorld(World):
             return msgspec.msgpack.decode(base64.b64decode(kept), type=WorldAnswer)
         answered = await self._ask(question, choices)
         if answered.answer.degraded_kind not in KEPT:
-            mend = MENDS.get(answered.answer.degraded_cap or answered.answer.degraded_kind or "", "")
+            mend = MENDS.get(str(answered.answer.degraded_kind), "")
             msg = f"{answered.answer.degraded}: {mend}run the command again to go on"
             raise EngineError(msg)
         line = json.dumps({key: base64.b64encode(msgspec.msgpack.encode(answered)).decode()})

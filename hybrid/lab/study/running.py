@@ -31,8 +31,6 @@ from hybrid.types import Message
 # What a token of an answer takes one of two cores, prefixes that are known included, beside the bytes of its models
 # by what memory gives (the bundled pair, 2026-11-27). The run's own estimate comes with its first answers.
 SECONDS_A_TOKEN, BYTES_A_SECOND = 0.0006, 4e9
-# No model holds fewer tokens.
-LEAST_CONTEXT = 512
 
 
 @dataclass(frozen=True)
@@ -73,14 +71,14 @@ class Study:
             (self.run.grids[g], self.run.grids[g].questions[q]) for key, (g, q) in self.keys.items() if key not in done
         ]
         tokens, seconds, costs = 0, 0.0, dict[str, list[tuple[int, int]]]()
-        for name, pair in self.design.pairs.items():
-            own = [(grid, asked) for grid, asked in left if grid.pair == name]
+        for name in dict.fromkeys(grid.pair for grid, _ in left):
+            pair, own = self.design.pairs[name], [(grid, asked) for grid, asked in left if grid.pair == name]
             files = [path for path in (pair.local, getattr(pair, "cloud", None)) if path]
-            a_token = SECONDS_A_TOKEN + sum(path.stat().st_size for path in files) / BYTES_A_SECOND
             with within(Path(name)):
                 prompts = _prompt_tokens(pair, [asked for _, asked in own])
             most = sum(grid.num_answers * asked.max_tokens for grid, asked in own)
-            tokens, seconds = tokens + most, seconds + most * a_token
+            tokens += most
+            seconds += most * (SECONDS_A_TOKEN + sum(path.stat().st_size for path in files) / BYTES_A_SECOND)
             if isinstance(pair, EndpointPair):
                 ClientOpener(pair.settings)  # a key that is not there is refused here
                 costs[name] = [_costs(pair, *each, num) for each, num in zip(own, prompts, strict=True)]
@@ -118,13 +116,10 @@ class Study:
             sections[section.name] = section.report(design, own, found[start : start + len(own)])
             start += len(own)
         records = [found[g][q] for g, q in self.keys.values()]
-        bills = [
-            (self.run.grids[g].pair, arm.get("nanousd", 0))
-            for g, q in self.keys.values()
-            for arm in found[g][q].get("arms", {}).values()
-        ]
+        told = [(self.run.grids[g].pair, found[g][q]) for g, q in self.keys.values()]
+        bought = {(of, each["text"], arm): kept for of, each in told for arm, kept in each.get("arms", {}).items()}
         ends = [name for name, pair in design.pairs.items() if isinstance(pair, EndpointPair)]
-        spent = {name: sum(nanousd for of, nanousd in bills if of == name) for name in ends}
+        spent = {name: sum(kept["nanousd"] for (of, *_), kept in bought.items() if of == name) for name in ends}
         files = {path for pair in design.pairs.values() for path in (pair.local, getattr(pair, "cloud", pair.local))}
         return {
             "design": design.name,
@@ -142,10 +137,7 @@ class Study:
 
 
 def _costs(pair: EndpointPair, grid: Grid, asked: GradedQuestion, prompt: int) -> tuple[int, int]:
-    """Return nano-dollars for a question's answers: where all is checked once and written once, and the worst case.
-
-    There each token is checked and written in requests of its own.
-    """
+    """Return nano-dollars for a question: all checked once and written once, and each token in requests of its own."""
     read, most, prices = BoundedPrompt((BoundedTurn.of("user", asked.text),)).published(), asked.max_tokens, pair.price
     others = [arm for arm in grid.arms if arm.policy not in {LOCAL.policy, CLOUD.policy}]
     spans = [span if isinstance(span := arm.choices.get("span"), int) else SPAN for arm in others]
@@ -161,7 +153,7 @@ def _prompt_tokens(pair: Pair, asked: Sequence[GradedQuestion]) -> list[int]:
         prompts = [len(words.render((Message("user", each.text),))) for each in asked]
         taken = ((num + each.max_tokens, each.text) for num, each in zip(prompts, asked, strict=True))
         wanted, text = max(taken, default=(0, ""))
-        for path in (pair.local, getattr(pair, "cloud", pair.local)) if wanted > LEAST_CONTEXT else ():
+        for path in (pair.local, getattr(pair, "cloud", pair.local)) if wanted > 512 else ():  # no model holds less
             stack.callback((weights := Weights(path)).close)
             held = weights.default_length if isinstance(pair, EndpointPair) else weights.longest_context or wanted
             if wanted > held:

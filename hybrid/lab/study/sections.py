@@ -26,8 +26,6 @@ SECTIONS: Mapping[str, Section] = {
         ADAPTIVE_SECTION,
     )
 }
-# What says nothing of the two models alone.
-OF_ARMS = {THRESHOLD_SECTION.name, LOSS_SECTION.name, CASES_SECTION.name}
 
 
 def sections_of(design: Design, known: Mapping[str, Section] = SECTIONS) -> tuple[Section, ...]:
@@ -36,8 +34,9 @@ def sections_of(design: Design, known: Mapping[str, Section] = SECTIONS) -> tupl
     options = [name for section in sections for name in section.options]
     for name in design.options:
         check_known(name, options, "option of these sections")
-    if not design.arms and (of_arms := [section.name for section in sections if section.name in OF_ARMS]):
-        msg = f"section {of_arms[0]} compares arms, and there is none beside the two models: write [[arms]]"
+    of_arms = [section for section in sections if section in {THRESHOLD_SECTION, LOSS_SECTION, CASES_SECTION}]
+    if of_arms and not design.arms:
+        msg = f"section {of_arms[0].name} compares arms, and there is none beside the two models: write [[arms]]"
         raise UsageError(msg)
     ends = [name for name, pair in design.pairs.items() if isinstance(pair, EndpointPair)]
     for section in sections if ends else ():
