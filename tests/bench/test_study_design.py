@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 from cases import each_of
@@ -106,7 +107,10 @@ FAULTS = [
     ("cap = 0.5", "cap = -1", "cap: '-1' is not an amount of USD"),
     ("cap = 0.5", "cap 0.5", "no TOML"),
     ('"2/0.2/8 C"', '"2/0.2/8"', "tariffs: '2/0.2/8' is no price with one of U, C, S, SU, new"),
-    ('local = "small"', 'lokal = "small"', "[pairs.bundled] local is missing"),
+    ("seeds = [3, 1]", "seeds = 0", "seeds must be a list (it is 0)"),
+    ('local = "small"', "", "[pairs.bundled] local is missing"),
+    ('local = "small"', 'lokal = "small"', "[pairs.bundled] lokal is not known: did you mean local?"),
+    ("[pairs.bundled]", "[pair.bundled]", "pair is not known: did you mean pairs?"),
     ('local = "small"', 'local = "smal"', "[pairs.bundled] there is no model smal"),
     ('local = "small"', 'local = "smal.gguf"', "[pairs.bundled] there is no model smal.gguf"),
     ('cloud = "large"', 'cloud = "large"\nprice = "1/0.1/4"', "[pairs.bundled] price is of an endpoint"),
@@ -119,6 +123,7 @@ FAULTS = [
     ('"mine.jsonl"', '"other.jsonl"', "other.jsonl cannot be read as questions"),
     ("threshold = [", "treshold = [", "[arms.1] treshold is no setting of an arm: did you mean threshold?"),
     ("threshold = [0.1,", "threshold = [-0.1,", "[arms.1] threshold: must be at least 0.0 (it is -0.1)"),
+    ("[0.1, 0.3]", "[]", "[arms.1] threshold must not be empty"),
     ("span = [8, 32]", "entropy = 1", "[arms.1] entropy changes nothing in the policy kl"),
     ('policy = "kl"', "", "[arms.1] policy is missing"),
     ("n = 2", "n = 5", "[pairs.mine.questions] no question is left for seed 1"),
@@ -140,6 +145,10 @@ def test_a_mistake_is_one_sentence_that_names_file_table_and_key(write, old, new
     assert str(path) in str(refused.value)
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_byte_order_mark_before_a_design_or_its_questions_is_passed_over(write):
+    assert read_design(write(f"\ufeff{DESIGN}", f"\ufeff{MINE}")) == read_design(write(DESIGN))
 
 
 def test_more_problems_than_there_are_and_a_pair_without_a_common_vocabulary_are_refused(write):
@@ -178,6 +187,10 @@ def test_a_section_that_is_not_there_an_option_of_none_and_rows_of_an_endpoint_a
     design = read_design(write(DESIGN))
     known = {"x": section("x", needs_rows=False), "rows": section("rows")}
     assert sections_of(design, known) == (known["x"],)
+    alone = replace(design, arms=(), options={})
+    assert sections_of(alone, known) == (known["x"],)
+    with pytest.raises(UsageError, match="section loss compares arms, and there is none beside the two models"):
+        sections_of(replace(alone, sections=("answers", "loss")))
     for old, new, told in each_of(
         (
             ('["x"]', '["row"]', "row is no section: did you mean rows?"),

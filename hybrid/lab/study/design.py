@@ -34,7 +34,7 @@ from hybrid.run.composition import check_effect, policy_of
 from hybrid.settings.config import NO_LEDGER, Settings, names_for
 from hybrid.settings.names import is_address
 from hybrid.settings.setting_info import SettingScope
-from hybrid.settings.sources import choosing, load, told_fault
+from hybrid.settings.sources import choosing, first_fault, load, told_fault
 from hybrid.spend import usd_to_nanousd
 from hybrid.tasks import FAMILIES
 from hybrid.tasks.statistics import num_for_difference, num_for_rpi
@@ -170,12 +170,12 @@ def read_design(path: Path, most: int | None = None, folder: Path | None = None)
     Raises UsageError.
     """
     try:
-        table = _DesignTable.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        table = _DesignTable.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig")))
     except OSError as error:
         msg = f"{path} cannot be read: {error.strerror}"
         raise UsageError(msg) from None
     except ValidationError as error:
-        inner = error.errors()[0]["loc"][:-1]
+        inner = first_fault(error)["loc"][:-1]
         owner = next((kind for name, kind in _TABLES.items() if name in inner), _DesignTable)
         where, fault = told_fault(error, owner.model_fields)
         where = where[:2] if where[:1] == ("options",) else where  # the rest says which type was tried
@@ -316,6 +316,9 @@ def _combined(table: Mapping[str, Any]) -> Iterator[Arm]:
         raise UsageError("policy is missing")
     for key in table:
         check_known(key, {"name", *names_for(SettingScope.ANSWER) - _NOT_OF_ARMS}, "setting of an arm")
+        if table[key] == []:
+            msg = f"{key} must not be empty"
+            raise UsageError(msg)
     swept = {key: value if isinstance(value, list) else [value] for key, value in table.items() if key != "name"}
     for values in product(*swept.values()):
         choices: dict[str, Any] = dict(zip(swept, values, strict=True))
