@@ -38,6 +38,7 @@ from hybrid.lab.study.threshold import (
     RIGHT,
     THRESHOLD_SECTION,
     area_under,
+    first_table,
     recovery_document,
     recovery_report,
     ways_of,
@@ -204,17 +205,50 @@ def test_rpi_is_the_drafts_formula_and_the_bills_are_the_tariffs():
 
 def test_a_rule_with_the_same_answers_at_half_the_bill_is_told_first_and_by_how_much():
     report, _ = reported()
-    for beside in each_of(report["parts"][0]["beside_kl"].values()):
-        assert beside["arm"] == "kl:0.7"
-        once = beside["others"]["once"]
-        assert once["less"]["value"] == pytest.approx(beside["bill"]["value"] / 2, abs=0.03)
+    for row in each_of(report["first"]):
+        assert (row["arm"], row["picked_of"], row["questions"]) == ("kl:0.7", 3, 400)
+        once = row["others"]["once"]
+        assert once["less"]["value"] == pytest.approx(row["bill"]["value"] / 2, abs=0.03)
         assert once["less"]["low"] > 0.2
         assert once["more"]["value"] > 0.0
+        assert row["other"] == row["cheaper"]
+        assert (row["cheaper"]["arm"], row["cheaper"]["share"]) == ("once", row["share"])
+        assert row["random"]["share"] == row["random"]["bill"] == row["bill"]
+    [table] = first_table(report["first"])
+    assert [row[:3] for row in table.rows] == [
+        row
+        for tariff in TARIFFS
+        for row in ((f"bundled, {tariff.name}", "kl:0.7", "400"), ("", "at random", ""), ("", "once, cheaper", ""))
+    ]
+    assert any("picked on these same questions" in note for note in table.notes)
     document = recovery_document(report)
-    assert isinstance(document[0], Text)
-    assert "; cheaper for as much: once by 0.5" in document[0].text
+    assert not any(isinstance(block, Text) and block.text in report["summary"] for block in document)
     assert sum(isinstance(block, Chart) for block in document) == 2
-    html.page("Title", document)
+    html.page("Title", [table, *document])
+
+
+@pytest.mark.parametrize(("paid", "verdict"), [(12, "beats"), (18, "is not shown to beat"), (40, "loses to")])
+def test_the_hand_off_beats_or_loses_to_questions_at_random_where_the_interval_says_so(paid, verdict):
+    """The cloud alone sends 20 tokens, and ``once``, which recovers as much, 90: it is no cheaper, mixed or not."""
+    names = ("local", "cloud", "kl:0.7", "once")
+    bills = {"local": 0, "cloud": 20, "kl:0.7": paid, "once": 90}
+    records = [made(dict.fromkeys(names, i % 3 > 0) | {"local": i % 3 > 1}, bills) for i in range(60)]
+    for number, record in enumerate(records):  # some are dearer than others
+        for arm in set(names) - {"local"}:
+            record["arms"][arm]["requests"] *= 1 + number // 3 % 2
+        record["arms"]["kl:0.7"]["requests"] = record["arms"]["kl:0.7"]["requests"] * (3 if number % 20 == 0 else 1)
+    asked = design({0: {"bundled": ()}}, (KL[1], Arm("once", "once")))
+    report = recovery_report(RIGHT, asked, answers_grids(asked), [records])
+    tariffs = ", ".join(tariff.name for tariff in TARIFFS)
+    what = "bundled (60 questions), the KL hand-off beside sending whole questions at random, at an equal bill"
+    assert report["summary"] == [f"{what}: {verdict} it under {tariffs}."]
+    [table] = first_table(report["first"])
+    named = {arm for _, arm, *_ in table.rows}
+    assert named == {"kl:0.7", "at random", "once"} | ({"cloud, cheaper"} if verdict == "loses to" else set())
+    assert "differ on 20 questions" in table.notes[-1]
+    assert not any("picked" in note for note in table.notes)
+    for row in each_of(report["first"]):
+        assert row["random"]["share"]["value"] == min(1.0, row["bill"]["value"])
 
 
 def test_two_seeds_are_drawn_again_independently_of_each_other():
@@ -240,7 +274,8 @@ def test_where_the_models_do_not_clearly_differ_nothing_is_recovered_and_the_rep
     report = recovery_report(RIGHT, asked, answers_grids(asked), [[ungraded], [alike] * 9 + [unlike]])
     assert report["parts"][0]["questions"] == 10
     assert {row["share"]["value"] for row in report["parts"][0]["rows"]} == {None}
-    assert report["summary"] == ["bundled, right: the gap between the two models is not clear."]
+    assert report["summary"] == ["bundled (10 questions): the gap between the two models is not clear."]
+    assert first_table(report["first"]) == []
     html.page("Title", recovery_document(report))
 
 

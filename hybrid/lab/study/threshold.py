@@ -27,7 +27,7 @@ from hybrid.lab.study.answers import answers_grids, kl_arms, rule_of
 from hybrid.lab.study.design import Design, NamedTariff
 from hybrid.lab.study.section import Section
 from hybrid.prob import Floats
-from hybrid.report import Axis, Block, Chart, Document, Heading, Text
+from hybrid.report import Axis, Block, Chart, Document, Heading, Table, Text
 from hybrid.report.tables import at, estimate, table_of, with_interval
 from hybrid.tasks.statistics import cheapest_bill, loss_shares, wilson
 
@@ -93,13 +93,21 @@ def recovery_report(
                 part = _part(design, [each for some in of_seeds.values() for each in some], name, measure)
                 seeds = [*_differences(design, of_seeds, measure)]
                 parts.append({"pair": pair, "measure": name} | part | {"seeds": seeds})
-    return {"parts": parts, "summary": [said for part in parts for said in _said(part)]}
+    first = [
+        {key: part[key] for key in ("pair", "measure", "questions", "differ")} | {"tariff": tariff} | beside
+        for part in parts
+        for tariff, beside in part["beside_kl"].items()
+        if beside is not None
+    ]
+    return {"parts": parts, "first": first, "summary": [_said(part) for part in parts]}
 
 
 def _part(design: Design, records: Sequence[Record], name: str, measure: Measure) -> dict[str, Any]:
     nats = {arm.name: min(limit, MOST_NATS) for limit, arm in kl_arms(design)}
     kl = [arm for _, arm in kl_arms(design)]
     arms = [*kl, *(arm for arm in design.arms if arm.name not in nats)]
+    others = [arm.name for arm in arms[len(kl) :]]
+    local, cloud = (measure(answers_of(records, model)) for model in BOTH)
     ways = {tariff.name: ways_of(records, arms, measure, tariff) for tariff in design.tariffs}
     rules = {tariff: rule_ways(arms, each) for tariff, each in ways.items()}
 
@@ -137,31 +145,56 @@ def _part(design: Design, records: Sequence[Record], name: str, measure: Measure
 
     return {
         "questions": len(records),
+        "differ": int(np.count_nonzero(local != cloud)),
         "rows": [row(i, arm) for i, arm in enumerate([*arms, LOCAL, CLOUD])],
         "areas": {tariff: areas(each) for tariff, each in rules.items()},
-        "beside_kl": {tariff: _beside_kl([*nats], ways[tariff], each) for tariff, each in rules.items()},
+        "beside_kl": {tariff: _beside_kl([*nats], others, ways[tariff], each) for tariff, each in rules.items()},
         "kinds": [kind(each) for each in dict.fromkeys(each["kind"] for each in records)],
     }
 
 
-def _beside_kl(kl: Sequence[str], ways: Ways, rules: Mapping[str, Ways]) -> dict[str, Any] | None:
-    """Return the KL hand-off at its best dial here, and every other rule beside it.
+def _beside_kl(
+    kl: Sequence[str], others: Sequence[str], ways: Ways, rules: Mapping[str, Ways]
+) -> dict[str, Any] | None:
+    """Return the KL hand-off at its best dial here, beside every other rule and arm. None: nothing is told.
 
-    Best is what is farthest above the coin, of the dials that recover half where one does. ``more``: what another
-    recovers beyond it at its bill; ``less``: what as much costs less. None: nothing is told.
+    Best is what is farthest above the coin, of the dials that recover half where one does. ``over_coin``: what it
+    recovers less its bill, which is what the coin recovers for that. ``more``: what another rule recovers beyond it at
+    its bill; ``less``: what as much costs less. ``cheaper``: the arm that costs least of those whose own bill is
+    clearly less, the cloud alone among them, and that recovers as much here.
     """
     shares, paid = ways
     if not kl or np.isnan(shares[0, 0]):
         return None
-    half = [i for i in range(len(kl)) if shares[i, 0] >= RECOVERED[0]]
-    best = max(half or range(len(kl)), key=lambda i: shares[i, 0] - paid[i, 0])
+
+    def best_of(dials: Sequence[int]) -> int:
+        half = [i for i in dials if shares[i, 0] >= RECOVERED[0]]
+        return max(half or dials, key=lambda i: shares[i, 0] - paid[i, 0])
+
+    names, rest = [*kl, *others, *BOTH], range(len(kl), len(kl) + len(others))
+    best = best_of(range(len(kl)))
     share, bill = shares[best], paid[best]
-    others = {
+    beside = {
         rule: {"more": told(best_share(*each, bill) - share), "less": told(bill - cheapest_bill(*each, share))}
         for rule, each in rules.items()
         if rule != "kl"
     }
-    return {"arm": kl[best], "share": told(share), "bill": told(bill), "others": others}
+    found = {
+        i: {"arm": names[i], "share": told(shares[i]), "bill": told(paid[i]), "less": told(bill - paid[i])}
+        for i in (*rest, len(names) - 1)
+    }
+    less = [each for i, each in found.items() if (each["less"]["low"] or 0.0) > 0.0 and shares[i, 0] >= share[0]]
+    return {
+        "arm": kl[best],
+        "picked_of": len(kl),
+        "share": told(share),
+        "bill": told(bill),
+        "over_coin": told(share - bill),
+        "random": {"arm": "at random"} | dict.fromkeys(("share", "bill"), told(np.minimum(bill, 1.0))),
+        "others": beside,
+        "other": found[best_of(rest)] if rest else None,
+        "cheaper": min(less, key=lambda each: each["bill"]["value"], default=None),
+    }
 
 
 def _differences(
@@ -177,17 +210,57 @@ def _differences(
             yield {"seeds": f"{one} less {other}", "arm": arm.name, "difference": difference}
 
 
-def _said(part: Mapping[str, Any]) -> list[str]:
-    """Say under each tariff what recovers as much as the KL hand-off for less, the cheapest first."""
-    said, where = [], f"{part['pair']}, {part['measure']}"
+VERDICTS = ("beats", "is not shown to beat", "loses to")
+
+
+def _said(part: Mapping[str, Any]) -> str:
+    """Say under which tariffs the KL hand-off beats whole questions at random, by the paired difference's interval."""
+    tariffs, where = dict[str, list[str]](), f"{_where(part)} ({part['questions']} questions)"
     for tariff, beside in part["beside_kl"].items():
         if beside is not None:
-            best = f"{beside['arm']} recovers {estimate(beside['share'])} at {estimate(beside['bill'])} of the bill"
-            less = {rule: each["less"] for rule, each in beside["others"].items() if (each["less"]["value"] or 0.0) > 0}
-            won = [f"{rule} by {estimate(each)}" for rule, each in sorted(less.items(), key=lambda e: -e[1]["value"])]
-            coin = "; a coin is better" if beside["share"]["value"] < beside["bill"]["value"] else ""
-            said.append(f"{where}, {tariff}: {best}{coin}; cheaper for as much: {', '.join(won) or 'nothing'}.")
-    return said or [f"{where}: the gap between the two models is not clear."]
+            low, high = ((beside["over_coin"][end] or 0.0) for end in ("low", "high"))
+            tariffs.setdefault(VERDICTS[0 if low > 0.0 else 2 if high < 0.0 else 1], []).append(tariff)
+    if not tariffs:
+        return f"{where}: the gap between the two models is not clear."
+    won = (f"{verdict} it under {', '.join(tariffs[verdict])}" for verdict in VERDICTS if verdict in tariffs)
+    return f"{where}, the KL hand-off beside sending whole questions at random, at an equal bill: {'; '.join(won)}."
+
+
+def _where(part: Mapping[str, Any]) -> str:
+    return part["pair"] if part["measure"] == "right" else f"{part['pair']}, {part['measure']}"
+
+
+def first_table(rows: Sequence[Mapping[str, Any]]) -> Document:
+    """Return the table that a study's report begins with, some rows a pair and tariff; nothing without any."""
+    cells, notes = list[tuple[str, ...]](), [NOTE] + [PICKED] * any(row["picked_of"] > 1 for row in rows)
+    for row in rows:
+        arms, cheaper = [row, row["random"], row["other"], row["cheaper"]], row["cheaper"] or {"arm": None}
+        for arm in {each["arm"]: each for each in arms if each}.values():
+            name = f"{arm['arm']}, cheaper" if arm["arm"] == cheaper["arm"] else arm["arm"]
+            where = (f"{_where(row)}, {row['tariff']}", name, str(row["questions"])) if arm is row else ("", name, "")
+            cells.append((*where, estimate(arm["share"]), estimate(arm["bill"])))
+    notes += [
+        f"{where}: {CERTAIN.format(row['differ'])}"
+        for where, row in {_where(row): row for row in rows}.items()
+        if row["share"]["low"] == row["share"]["high"]
+    ]
+    columns = ("pair, tariff", "arm", "n", "recovered", "bill")
+    return [Table("", columns, cells, tuple(notes), columns[:2])] if rows else []
+
+
+NOTE = (
+    "The KL hand-off; whole questions sent at random for its bill, at most the cloud alone's; the best other arm. "
+    "Recovered: of the gap between the local model (0) and the cloud (1). Bill: 1 is the cloud alone's. In brackets: "
+    "95 % intervals. Cheaper: its own bill is clearly below the KL hand-off's, and here it recovers as much."
+)
+PICKED = (
+    "The threshold is picked on these same questions: of those that recover half, where one does, it recovers most "
+    "beyond its bill. So its figures are somewhat too good. The other arm is picked in the same way."
+)
+CERTAIN = (
+    "the two models differ on {} questions, on which the gap rests. An interval without a width is that of few "
+    "questions, and no certainty."
+)
 
 
 ROWS = {
@@ -211,8 +284,8 @@ TABLES = {"bill": "the bill of the cloud's", "over_coin": "recovered, less the b
 
 
 def recovery_document(report: dict[str, Any]) -> Document:
-    """Say first what beats the KL hand-off; then tables and charts of each pair."""
-    blocks: list[Block] = [Text(said, "strong") for said in report["summary"]]
+    """Return tables and charts of each pair."""
+    blocks: list[Block] = []
     for part in report["parts"]:
         name, tariffs = f"{part['pair']}, {part['measure']}, {part['questions']} questions", [*part["areas"]]
         blocks += [Heading(name, 3), table_of(f"{name}: every arm", part["rows"], ROWS)]
