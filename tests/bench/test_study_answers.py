@@ -40,6 +40,7 @@ from hybrid.lab.study.threshold import (
     area_under,
     first_table,
     recovery_document,
+    recovery_grids,
     recovery_report,
     ways_of,
 )
@@ -353,6 +354,19 @@ def test_the_first_cases_and_answers_are_kept_in_the_designs_order_and_all_are_c
     shown = [*document, *answers_document(outputs)]
     assert sum(isinstance(block, Tokens) for block in shown) == len(report["cases"]) + 4
     html.page("Title", shown)
+
+
+def test_the_noise_floor_of_a_pair_stands_in_its_report_and_its_records_are_no_answers():
+    asked = design({0: {"bundled": as_questions(draw_problems("calibration", 1, 0))}}, ARMS[:4])
+    grids = recovery_grids(asked)
+    assert [grid.pair for grid in grids] == ["bundled"] * 2
+    positions = [{"floor": [0.0, 0.0, 0.01]}] * 98 + [{"floor": [0.0, 0.0, 0.25]}] * 2
+    read = {"kind": "sum", "arms": {"cloud": {}}, "texts": {"cloud": {"positions": positions}}}
+    report = recovery_report(RIGHT, asked, grids, [drawn_records(50, 0), [read]])
+    assert report["parts"][0]["questions"] == 50
+    document = recovery_document(report)
+    assert any(isinstance(e, Text) and "0.25 nats at 99 % of 100 positions" in e.text for e in document)
+    assert [name for name, _ in next(e for e in document if isinstance(e, Chart)).lines] == ["kl", "noise floor"]
 
 
 def test_every_section_runs_the_same_grid():
