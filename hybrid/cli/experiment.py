@@ -12,7 +12,7 @@ import typer
 from hybrid.cli.command import check_writable, exit_codes, progress, write_whole
 from hybrid.cli.lab_tables import AsJson, Processes, agreement_line
 from hybrid.errors import UsageError
-from hybrid.report import Block, Document, Heading, Table, html, terminal
+from hybrid.report import Block, Document, Heading, Table, Text, html, terminal
 from hybrid.report.markdown import markdown
 from hybrid.spend import as_usd
 
@@ -129,7 +129,9 @@ def plan_lines(plan: dict[str, Any]) -> list[str]:
 
 def study_document(study: Study, found: dict[str, Any]) -> Document:
     """Return the whole report: a summary, each section, and how it was made."""
-    blocks: list[Block] = [*study.summary(found)]
+    from hybrid.lab.study.running import READING  # noqa: PLC0415  (help needs no models)
+
+    blocks: list[Block] = [*study.summary(found), Heading("How to read this"), *map(Text, READING.split("\n\n"))]
     for section, _ in study.parts:
         blocks += [Heading(section.title), *section.document(found["sections"][section.name])]
     rows = [("command", found["command"]), ("seeds", ", ".join(map(str, found["seeds"])))]

@@ -44,7 +44,7 @@ from hybrid.lab.study.threshold import (
     recovery_report,
     ways_of,
 )
-from hybrid.report import Chart, Text, Tokens, html
+from hybrid.report import Chart, Table, Text, Tokens, html
 from hybrid.tasks.statistics import rpi
 
 TARIFFS = tuple(NamedTariff(f"1/0.1/4 {each.name}", PRICES[0], each) for each in SETTINGS[:2])
@@ -250,6 +250,59 @@ def test_the_hand_off_beats_or_loses_to_questions_at_random_where_the_interval_s
     assert not any("picked" in note for note in table.notes)
     for row in each_of(report["first"]):
         assert row["random"]["share"]["value"] == min(1.0, row["bill"]["value"])
+
+
+def test_a_report_has_no_column_of_dashes_and_says_what_is_not_graded():
+    """In ten questions the gap is not clear; in a kind of one it never is."""
+    for num in each_of((10, 60)):
+        records = drawn_records(num, 0)
+        for number, record in enumerate(records):
+            record["kind"] = f"kind {number}"
+        ungraded = made(dict.fromkeys(("local", "cloud"), 1), dict.fromkeys(("local", "cloud"), 1))
+        ungraded["arms"]["cloud"]["right"] = None
+        asked = design({0: {"bundled": ()}}, ARMS[:4])
+        found = [[*(record if num == 60 else alike(record) for record in records), ungraded, ungraded]]
+        document = recovery_document(recovery_report(RIGHT, asked, answers_grids(asked), found))
+        assert "2 more questions of bundled are not graded" in next(e for e in document if isinstance(e, Text)).text
+        for table in each_of(block for block in document if isinstance(block, Table)):
+            for column in zip(*table.rows, strict=True):
+                assert set(column) != {"-"}, table.heading
+        tables = [block.heading for block in document if isinstance(block, Table)]
+        assert any("recovered less the bill" in each for each in tables) == (num == 60)
+
+
+def alike(record):
+    """Let all arms be right."""
+    for arm in record["arms"].values():
+        arm["right"] = True
+    return record
+
+
+def test_charts_show_every_arm_and_end_a_little_beyond_the_last():
+    report, _ = reported()
+    dials, paid = (block for block in recovery_document(report) if isinstance(block, Chart))
+    assert {name: len(points) for name, points in paid.lines} == {COIN: 2, "kl": 3, "once": 1, "local": 1, "cloud": 1}
+    for chart in each_of((dials, paid)):
+        last = max(x for _, points in chart.lines for x, _ in points)
+        assert last < chart.across.most < 1.1 * last
+        assert 3 <= len(chart.across.ticks) <= 8
+        assert chart.across.ticks[-1][0] <= chart.across.most
+
+
+def test_a_users_own_questions_are_listed_with_their_graders_and_what_no_arm_got_right():
+    lines = ("What is 6 * 7?", "number", 42), ("Which?", "choice", "B")
+    questions = tuple(OwnQuestion(question=text, grader=grader, answer=answer) for text, grader, answer in lines)
+    asked = design({0: {"bundled": (*questions, OwnQuestion(question="Talk."))}}, ARMS[:4])
+    records = drawn_records(3, 0)
+    for arm in records[1]["arms"].values():
+        arm["right"] = False
+    report = json.loads(json.dumps(answers_report(asked, answers_grids(asked), [records])))
+    [table, told, *_] = answers_document(report)
+    names = [*records[0]["arms"]]
+    assert table.columns == ("question", "grader", "expected", *names)
+    rights = ["right" if records[0]["arms"][name]["right"] else "wrong" for name in names]
+    assert table.rows == [("What is 6 * 7?", "number", "42", *rights), ("Which?", "choice", "B", *["wrong"] * 6)]
+    assert told.text == "No arm was right on these 1: check the grader of 'Which?'."
 
 
 def test_two_seeds_are_drawn_again_independently_of_each_other():

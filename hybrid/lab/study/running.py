@@ -29,6 +29,19 @@ from hybrid.spend import as_usd
 SECONDS_A_TOKEN, BYTES_A_SECOND = 0.0006, 4e9
 DIFFERENCE = "see a difference of {:g} in right answers in four of five runs"
 
+READING = """\
+Recovered (RPI): how much of the gap between the two models an arm closes: (its right answers - the local model's) /
+(the cloud's - the local model's). 0 is the local model alone, 1 the cloud alone. Of a loss it is the same.
+
+Bill: what an arm's requests cost, as a multiple of what the cloud alone costs. Whole questions sent to the cloud at
+random recover as much as they cost: half of the gap for half of the bill.
+
+A tariff 1/0.1/4: what a prompt token, a cached one and a written one cost. Cached is, U, what a write reads, but not
+what a check reads; C, both; S and SU, as C and U behind 500 tokens that all questions share; new, only new tokens cost.
+
+KL, in nats, tells how far the cloud's next token is from the local model's: 0 where both expect the same. Where it is
+above its threshold, the cloud writes. n: questions. A dash: nothing can be told of that."""
+
 
 @dataclass(frozen=True)
 class Study:

@@ -107,6 +107,8 @@ def recovery_report(
             if of_seeds:
                 part = _part(design, [each for some in of_seeds.values() for each in some], name, measure)
                 part |= {"seeds": [*_differences(design, of_seeds, measure)], "floor": floors.get(pair)}
+                of_pair = (each for grid, records in every if grid.pair == pair for each in records)
+                part["ungraded"] = sum("texts" not in each for each in of_pair) - part["questions"]
                 parts.append({"pair": pair, "measure": name} | part)
     first = [
         {key: part[key] for key in ("pair", "measure", "questions", "differ")} | {"tariff": tariff} | beside
@@ -280,22 +282,23 @@ CERTAIN = (
 
 ROWS = {
     "arm": at("arm"),
-    "right, or loss": with_interval("level"),
+    "right answers": with_interval("level"),
     "recovered": with_interval("share"),
-    "by the cloud": at("cloud_tokens", form=".0%"),
-    "requests": at("requests", form=".1f"),
-    "text as the local's": at("as", "local"),
-    "as the cloud's": at("as", "cloud"),
+    "tokens by the cloud": at("cloud_tokens", form=".0%"),
+    "requests a question": at("requests", form=".1f"),
+    "texts equal to the local model's": at("as", "local"),
+    "texts equal to the cloud's": at("as", "cloud"),
 }
 AREAS = {
     "rule": at("rule"),
-    "area": with_interval("area"),
-    **{f"bill at {share:.0%}": with_interval(f"{share:g}") for share in RECOVERED},
-    "more than KL at its bill": with_interval("more"),
-    "less bill for as much": with_interval("less"),
+    "area (at random: 0.5)": with_interval("area"),
+    **{f"bill for {share:.0%} of the gap": with_interval(f"{share:g}") for share in RECOVERED},
+    "recovers more than KL for KL's bill": with_interval("more"),
+    "costs less than KL for as much": with_interval("less"),
 }
 SEEDS = {"threshold": at("arm"), "seeds": at("seeds"), "difference": with_interval("difference")}
-TABLES = {"bill": "the bill of the cloud's", "over_coin": "recovered, less the bill: above 0 it beats a coin"}
+TABLES = {"bill": "the bill (the cloud alone: 1)", "over_coin": "recovered less the bill (at random: 0)"}
+MIXED = "a rule's thresholds mixed at random with each other and with both models alone"
 
 
 def recovery_document(report: dict[str, Any]) -> Document:
@@ -303,17 +306,24 @@ def recovery_document(report: dict[str, Any]) -> Document:
     blocks: list[Block] = []
     for part in report["parts"]:
         name, tariffs = f"{part['pair']}, {part['measure']}, {part['questions']} questions", [*part["areas"]]
-        blocks += [Heading(name, 3), table_of(f"{name}: every arm", part["rows"], ROWS)]
-        for key, what in TABLES.items():
+        clear = part["rows"][0]["share"]["value"] is not None
+        rows = {what: cell for what, cell in ROWS.items() if clear or what != "recovered"}
+        titles = [what if part["measure"] == "right" else what.replace("right answers", "loss") for what in rows]
+        blocks += [Heading(name, 3), table_of(f"{name}: every arm", part["rows"], rows, titles)]
+        if part["ungraded"]:
+            blocks.append(Text(f"{part['ungraded']} more questions of {part['pair']} are not graded, and not in here."))
+        for key, what in TABLES.items() if clear else ():
             columns = {"arm": at("arm")} | {tariff: with_interval(key, tariff) for tariff in tariffs}
             blocks.append(table_of(f"{name}: {what}", part["rows"], columns))
-        for tariff in tariffs:
+        for tariff in tariffs if clear else ():
             others = (part["beside_kl"][tariff] or {"others": {}})["others"]
-            rows = [row | others.get(row["rule"], {"more": None, "less": None}) for row in part["areas"][tariff]]
-            blocks.append(table_of(f"{name}: {tariff}", rows, AREAS))
-        shares = {arm: with_interval("shares", arm) for arm in part["kinds"][0]["shares"]}
+            ways = [row | others.get(row["rule"], {"more": None, "less": None}) for row in part["areas"][tariff]]
+            blocks.append(table_of(f"{name}: {tariff}, {MIXED}", ways, AREAS))
+        seen = {arm for kind in part["kinds"] for arm, share in kind["shares"].items() if share["value"] is not None}
+        shares = {arm: with_interval("shares", arm) for arm in part["kinds"][0]["shares"] if arm in seen}
         columns = {"kind": at("kind"), "n": at("questions")} | {model: with_interval(model) for model in BOTH} | shares
-        blocks.append(table_of(f"{name}: recovered, by kind and threshold", part["kinds"], columns))
+        what = "both models, and what is recovered, by kind" if shares else "both models by kind"
+        blocks.append(table_of(f"{name}: {what}", part["kinds"], columns))
         known = [each["difference"] for each in part["seeds"] if None not in each["difference"].values()]
         num = sum(each["low"] > 0.0 or each["high"] < 0.0 for each in known)
         said = f"{num} of {len(known)} differences of two seeds exclude 0."
@@ -340,17 +350,19 @@ def _charts(part: Mapping[str, Any], tariff: str) -> Iterator[Chart]:
         return
     points = [point for own in rules.values() for point in own]
     up = Axis("recovered", 0.0, max(1.0, *(share for _, _, share in points)), SHARES)
-    nats = Axis("threshold, nats", 0.0, MOST_NATS, [(float(each), f"{each}") for each in range(9)])
     kl = [(rule, [(dial, share) for dial, _, share in own if dial is not None]) for rule, own in rules.items()]
     floor = [("noise floor", [(_floor(part), 0.0), (_floor(part), 1.0)])] if part["floor"] else []
-    yield Chart(f"{part['pair']}: recovered, by KL's threshold", nats, up, [*(e for e in kl if e[1]), *floor])
-    most = max(1.0, *(bill for _, bill, _ in points))
-    ticks = [(each / 2, f"{each / 2:g}") for each in range(int(2 * most) + 1)]
-    paid = Axis(f"bill of the cloud's, {tariff}", 0.0, most, ticks)
+    dials = _axis("threshold, nats", max((dial for _, own in kl for dial, _ in own), default=1.0))
+    yield Chart(f"{part['pair']}: recovered, by KL's threshold", dials, up, [*(e for e in kl if e[1]), *floor])
+    paid = _axis(f"bill, {tariff}; the cloud alone: 1", max(1.0, *(bill for _, bill, _ in points)))
     lines = [(rule, [(bill, share) for _, bill, share in own]) for rule, own in rules.items()]
-    coin = (COIN, [(0.0, 0.0), (1.0, 1.0)])
-    dots = [(rule, of[0]) for rule, of in lines if len(of) == 1]
-    yield Chart(f"{part['pair']}: recovered, by the bill", paid, up, [coin, *(e for e in lines if len(e[1]) > 1)], dots)
+    yield Chart(f"{part['pair']}: recovered, by the bill", paid, up, [(COIN, [(0.0, 0.0), (1.0, 1.0)]), *lines])
+
+
+def _axis(label: str, most: float) -> Axis:
+    """Return an axis from 0 to a little beyond the most, with at most eight ticks."""
+    step = next((each for each in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0) if most <= 7 * each), most / 7)
+    return Axis(label, 0.0, 1.03 * most, [(step * each, f"{step * each:g}") for each in range(int(most / step) + 1)])
 
 
 WHERE = "against KL's threshold and the bill"
