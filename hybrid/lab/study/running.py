@@ -146,7 +146,7 @@ def power_lines(power: Power, sections: Mapping[str, Any]) -> list[str]:
     what = " and ".join(said.format(getattr(power, name)) for name, said in wanted if getattr(power, name))
     where = "assumed" if power.records is None else f"measured in {power.records}"
     known = f"{where}: a gap of {power.gap:.3g} between the models, {power.discordance:.3g} of the questions"
-    said = f"to {what} takes {power.num_needed} graded questions of a pair ({known} answered right by one alone)"
+    said = f"{power.num_needed} graded questions of a pair are needed to {what} ({known} answered right by one alone)"
     lines = [said] if what else []
     for part in sections.get("threshold", {}).get("parts", ()):
         shares = [row["share"] for row in part["rows"] if None not in row["share"].values()]

@@ -311,7 +311,8 @@ def recovery_document(report: dict[str, Any]) -> Document:
         titles = [what if part["measure"] == "right" else what.replace("right answers", "loss") for what in rows]
         blocks += [Heading(name, 3), table_of(f"{name}: every arm", part["rows"], rows, titles)]
         if part["ungraded"]:
-            blocks.append(Text(f"{part['ungraded']} more questions of {part['pair']} are not graded, and not in here."))
+            asked = part["ungraded"] + part["questions"]
+            blocks.append(Text(f"Not graded, and not counted here: {part['ungraded']} of {asked} questions."))
         for key, what in TABLES.items() if clear else ():
             columns = {"arm": at("arm")} | {tariff: with_interval(key, tariff) for tariff in tariffs}
             blocks.append(table_of(f"{name}: {what}", part["rows"], columns))
@@ -355,7 +356,7 @@ def _charts(part: Mapping[str, Any], tariff: str) -> Iterator[Chart]:
     dials = _axis("threshold, nats", max((dial for _, own in kl for dial, _ in own), default=1.0))
     yield Chart(f"{part['pair']}: recovered, by KL's threshold", dials, up, [*(e for e in kl if e[1]), *floor])
     paid = _axis(f"bill, {tariff}; the cloud alone: 1", max(1.0, *(bill for _, bill, _ in points)))
-    lines = [(rule, [(bill, share) for _, bill, share in own]) for rule, own in rules.items()]
+    lines = [(rule, [(bill, share) for _, bill, share in own]) for rule, own in rules.items() if rule not in BOTH]
     yield Chart(f"{part['pair']}: recovered, by the bill", paid, up, [(COIN, [(0.0, 0.0), (1.0, 1.0)]), *lines])
 
 
