@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,11 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from hybrid.errors import UsageError
-from hybrid.report import Block, Document, Table, Text, terminal
+from hybrid.report import Block, Document, Text, terminal
 from hybrid.report.tables import Cell, at, estimate, table_of, with_interval
 
 SETTINGS = ("U", "C", "S", "SU", "new")
-PRICE = "1/0.1/4"
 # Where the dials of ``auto`` stand, one under another; the other rules show what their dials reach.
 SHOWN_DIALS = ("auto", "auto, one worth", "auto, critic", "auto, critic, one worth")
 
@@ -70,98 +69,6 @@ def agreement_line(told: dict[str, Any]) -> Text:
         f"bills; {told['other_requests']} have other requests. {told['other_text']} have another text, {greedy} of "
         f"them greedy ({told['other_text_greedy_at_a_near_tie']} at a near tie); a draw turns round more easily."
     )
-
-
-# ---- hybrid bench text ---------------------------------------------------------------------------------------------
-
-
-def text_document(report: dict[str, Any]) -> Document:
-    """Return every section's tables."""
-    compared = [section for section in report["sections"] if section["positions"]]
-    blocks: list[Block] = [*_position_tables(compared)] if compared else []
-    for section in report["sections"]:
-        title = f"{section['section']}, {section['questions']} questions"
-        if len(section["rules"]) > 2:
-            what = f"{title}: what each rule recovers, and its bill as a multiple of the reference's:"
-            blocks += [table_of(what, section["rules"], RULE_COLUMNS), table_of("", section["rules"], BILL_COLUMNS)]
-        what = f"{title}: whole questions sent to the reference, at half its bill (random: 0.50 at 0.50):"
-        blocks.append(table_of(what, section["routing"], ROUTING_COLUMNS))
-        if num := section["right"]["questions"]:
-            told = [{"rpi": None, "bill": 1.0 if name == "cloud" else 0.0, "name": name} | each
-                    for name, each in section["right"].items() if isinstance(each, dict)]  # fmt: skip
-            columns = {"": at("name"), "right": estimate, "RPI": with_interval("rpi"), "bill": at("bill", form=".2f")}
-            blocks.append(table_of(f"{title}: right answers of {num} graded:", told, columns))
-    return [*blocks, agreement_line(report["against_the_client"])]
-
-
-RULE_COLUMNS = {
-    "recovered share of the loss": at("rule"),
-    "excess": with_interval("recovered", "excess per_token"),
-    "NLL": with_interval("recovered", "nll per_token"),
-    "excess per answer": with_interval("recovered", "excess per_answer"),
-    "cloud": at("cloud_tokens", form=".0%"),
-    "rep.": at("repetition", form=".2f"),
-    "tokens": at("tokens", form=".0f"),
-    "best": at("best_tokens", form=".2f"),
-}
-BILL_COLUMNS = {
-    f"bill at {PRICE}": at("rule"),
-    **{name: at("bill", f"{PRICE} {name}", "value", form=".2f") for name in SETTINGS},
-    "requests": at("requests", form=".1f"),
-    "advantage in U": with_interval("advantage", f"{PRICE} U", "excess"),
-    "in C": with_interval("advantage", f"{PRICE} C", "excess"),
-    "in new": with_interval("advantage", f"{PRICE} new", "excess"),
-}
-ROUTING_COLUMNS = {
-    "by": at("rule"),
-    "excess": with_interval("recovered", "excess per_token"),
-    "NLL": with_interval("recovered", "nll per_token"),
-    "advantage, U": with_interval("advantage", f"{PRICE} U", "excess"),
-    "S": with_interval("advantage", f"{PRICE} S", "excess"),
-    "bill at 0.5": at("bill_at", "excess", "0.5", form=".2f"),
-    "0.8": at("bill_at", "excess", "0.8", form=".2f"),
-    "0.95": at("bill_at", "excess", "0.95", form=".2f"),
-}
-
-
-POSITION_ROWS = {
-    "greedy agreement": with_interval("agreement"),
-    "KL mean, nats": with_interval("kl_mean"),
-    "KL median": with_interval("kl_median"),
-    **{f"share of KL > {limit}": with_interval("kl_above", limit) for limit in ("0.5", "1.5", "3")},
-    "AUROC of entropy for disagreement": with_interval("entropy_auroc"),
-    "mass beyond the top 20, median": with_interval("beyond_top_20", "median", digits=3),
-    "mass beyond the top 20, p90": with_interval("beyond_top_20", "p90", digits=3),
-    "a sampled draft accepted": with_interval("acceptance", "sampled"),
-    **{f"greedy draft stands at token {offset + 1}": at("acceptance", "span", offset, "kept", form=".2f")
-       for offset in (0, 1, 3, 7)},
-}  # fmt: skip
-KL_COLUMNS = {
-    "KL interval": at("name"),
-    "width, median": lambda row: at("width_median", "value", form=".3f")(row).replace("-", "inf"),
-    "p90": lambda row: at("width_p90", "value", form=".3f")(row).replace("-", "inf"),
-    "holds the value": at("covered", "value", form=".3f"),
-    "open at 0.5": at("undecided_at_0.5", "value", form=".3f"),
-    "lower end right": at("lower_end_right_at_0.5", "value", form=".3f"),
-    "upper end": at("upper_end_right_at_0.5", "value", form=".3f"),
-}
-
-
-def _position_tables(sections: Sequence[dict[str, Any]]) -> tuple[Table, Table]:
-    titles = ("", *(f"{each['section']} ({each['positions']['positions']})" for each in sections))
-    found = [each["positions"] for each in sections]
-    rows = [(name, *(cell(each) for each in found)) for name, cell in POSITION_ROWS.items()]
-    rows += [(f"certificate {name}: median; proves", *(_certificate(each["certificates"][name]) for each in found))
-             for name in found[0]["certificates"]]  # fmt: skip
-    intervals = [{"name": f"{section['section']}, k = {k}"} | told
-                 for section in sections for k, told in section["positions"]["intervals"].items()]  # fmt: skip
-    what = "The two models along the reference's greedy text (95 % intervals over questions):"
-    return Table(what, titles, rows), table_of("", intervals, KL_COLUMNS)
-
-
-def _certificate(told: dict[str, Any]) -> str:
-    middle, proved = told["quantiles"].get("0.5"), told["certified_by_the_top_20"]
-    return "-" if middle is None else f"{middle:.3f}; {proved:.2f}"
 
 
 # ---- hybrid bench auto ---------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from hybrid.types import Ids, Sampling
 TOP_K = 20
 OF_CRITIC = ("kl", "logprob")
 SPANS = "spans"
-# What other orders of questions are made of (``text.py``).
+# What other orders of questions are made of (``orders.py``).
 DOUBTS = ("logprob", "entropy")
 
 
