@@ -25,6 +25,7 @@ DECODING = {
     "entropy": 0.75, "concept_threshold": 0.125, "strict": True, "span": 5, "lead": 6, "hold": 7, "max_tokens": 9,
     "stop": ["END", "."], "temperature": 1.5, "top_p": 0.5, "top_k": 4, "min_p": 0.125, "seed": 11, "overlap": False,
     "worth": "3.5", "risk": 0.05, "patience": 0.5, "stream": "whole",
+    "branches": 1, "choose": "majority",
 }  # fmt: skip
 REFUSED = {
     "local": "theirs.gguf", "cloud": "https://evil.example", "cloud_model": "m", "dialect": "vllm",

@@ -304,3 +304,47 @@ def test_concepts_are_refused_where_nothing_asks_which_tokens_say_the_same(polic
         hybrid.open(**given, offline=True)
     given |= {"policy": "kl", "judge": "concept:0.2"}
     check_effect(Settings(**given), given)
+
+
+@each(
+    ("given", "said"),
+    [
+        ({"branches": 4, "policy": "kl"}, "policy changes nothing beside branches"),
+        ({"branches": 4, "judge": "js:0.1"}, "judge changes nothing beside branches"),
+        ({"branches": 4, "worth": 2.0}, "worth changes nothing beside branches"),
+        ({"choose": "majority"}, "choose changes nothing without branches"),
+    ],
+)
+def test_branches_are_drawn_under_no_other_choice_of_decoding(given, said):
+    settings = choosing(Settings(temperature=1.0), given)
+    with pytest.raises(UsageError, match=said):
+        check_effect(settings, given)
+
+
+def test_beside_branches_an_inherited_policy_is_ignored_and_so_is_whether_to_learn():
+    inherited = Settings(policy="kl:0.2", span=4, temperature=1.0)
+    for given in ({"branches": 4}, {"branches": 4, "choose": "majority", "learn": False, "offline": True}):
+        settings = choosing(inherited, given)
+        check_effect(settings, given)
+        assert policy_of(settings).name == "branches"
+
+
+def test_a_policy_takes_the_place_of_branches_from_a_lower_level():
+    inherited = Settings(branches=4, temperature=1.0)
+    for given, num in (({"policy": "kl"}, None), ({"seed": 3}, 4), ({"branches": 2}, 2)):
+        settings = choosing(inherited, given)
+        check_effect(settings, given)
+        assert settings.branches == num
+    Path(CONFIG_FILE).write_text("branches = 4\ntemperature = 1.0\n")
+    assert load().branches == 4
+    assert load(policy="kl").branches is None
+
+
+def test_what_is_no_way_to_choose_is_refused_and_branches_are_not_quoted():
+    with pytest.raises(UsageError, match="choose: logprob or majority; in Python a function of a text, too"):
+        load(choose="best")
+    done = CliRunner().invoke(
+        app, ["price", "--price", "1/0.1/4"], env={"HYBRID_BRANCHES": "2", "HYBRID_TEMPERATURE": "1"}
+    )
+    assert done.exit_code == 2
+    assert "branches are not quoted" in done.stderr

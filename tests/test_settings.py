@@ -83,6 +83,8 @@ strict                fawr-$-- False
 span                  fawr-$-- None
 lead                  fawr-$-- None
 hold                  fawr-$-- None
+branches              fawr---- None
+choose                fawr---- None
 overlap               faw----- True
 concepts              f------c None
 trace_rows            -a----t- False
@@ -232,6 +234,7 @@ def test_the_front_doors_keywords_are_the_settings_and_take_every_type_that_a_se
 KNOBS = {
     "policy": "doubt", "gate": "entropy:0.6", "judge": "js:0.1", "scope": 3, "bonus": True, "threshold": 0.25,
     "entropy": 0.75, "concept_threshold": 0.125, "strict": True, "span": 5, "lead": 6, "hold": 7,
+    "branches": 2, "choose": "majority",
 }  # fmt: skip
 
 
@@ -240,7 +243,7 @@ def test_a_policys_builder_and_a_trace_get_every_knob(monkeypatch):
 
     def watched(name, choices):
         built.append((name, choices))
-        return SimpleNamespace(judge=None)
+        return SimpleNamespace(judge=None, branches=None)
 
     monkeypatch.setattr(composition, "preset", watched)
     assert KNOBS.keys() == PolicyChoices.model_fields.keys()

@@ -160,7 +160,11 @@ Examples:
 
   hybrid ask --policy route --stream early --explain "What is 47 + 86?"
 
+  hybrid ask --branches 4 --temperature 0.7 "What is 47 + 86?"
+
   hybrid ask --policy kl:0.2 --span 64 --handoff rest "What is 47 + 86?"
+
+  hybrid ask --policy kl:adaptive --price 1/0.1/4 "What is 47 + 86?"
 
   hybrid ask --local qwen.gguf --cloud http://gpu:8000 --price 1/0.1/4 --cap 0.02 "Why is the sky blue?"
 
@@ -223,8 +227,9 @@ async def _ask(prompt: str, flags: Flags, screen: Screen | None, *, explained: b
 
     opener = hybrid.open(**flags)
     check_effect(opener.settings, flags)  # one answer and no other: its flags are held against whatever policy it has
-    policy = "local" if opener.settings.offline else opener.settings.policy
-    if explained and not weighs(policy):
+    branches = opener.settings.branches is not None
+    policy = "branches" if branches else "local" if opener.settings.offline else opener.settings.policy
+    if explained and (branches or not weighs(policy)):
         acting = " and ".join(filter(weighs, PRESETS))
         instead = "--trace FILE, then hybrid trace show FILE, tells what it did"
         msg = f"--explain tells what {acting} weigh, and the policy is {policy}: {instead}"

@@ -181,6 +181,8 @@ def _quote(question: str | None, settings: Settings) -> tuple[PriceQuote, AutoQu
     from hybrid.run.deferral import PlannerFactory, PlanningContext  # noqa: PLC0415
 
     decoding = Decoding.of(settings)  # what contradicts itself is refused before a model is loaded
+    if settings.branches is not None:
+        raise UsageError("branches are not quoted: how many differ, and how long they are, only drawing them tells")
     stated, prices = known_price(settings)
     if question is not None and not question.strip():
         raise UsageError("the prompt is empty")

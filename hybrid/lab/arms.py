@@ -226,12 +226,12 @@ def fingerprint(path: Path) -> dict[str, str]:
     return {"file": path.name, "sha256": sha256_of(path)}
 
 
-def estimate_to_json(estimate: Estimate | None) -> dict[str, float | None]:
+def estimate_to_json(estimate: Estimate | None, digits: int = 4) -> dict[str, float | None]:
     """Round an estimate for JSON; an undefined value and an unbounded end are null."""
     if estimate is None:
         return dict.fromkeys(("value", "low", "high"))
     numbers = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-    return {name: round(number, 4) if math.isfinite(number) else None for name, number in numbers.items()}
+    return {name: round(number, digits) if math.isfinite(number) else None for name, number in numbers.items()}
 
 
 def bill_to_json(comparison: Comparison, name: str) -> dict[str, float | None]:

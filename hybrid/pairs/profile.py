@@ -1,10 +1,10 @@
-"""The profile of a pair of models: who they are, and how many drafted tokens the cloud judged and kept."""
+"""The profile of a pair of models: who they are, what of its drafts the cloud kept, what settings of ``kl`` came to."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,9 +14,11 @@ import msgspec
 
 from hybrid.cloud import Capabilities
 from hybrid.cloud.probe_result import ProbeCache
+from hybrid.defer import floor_coin
 from hybrid.engine.identity import identify, identify_by_ends
 from hybrid.errors import UsageError
 from hybrid.policy import Policy
+from hybrid.policy.adaptive import ArmChoice, ArmCounts, choose_arm, lost_share, reward
 from hybrid.record.answer import Answer
 from hybrid.settings.names import NAMED
 from hybrid.settings.sources import cache_file, counts_file
@@ -80,7 +82,8 @@ def token_times(can: Capabilities, cloud: str | None, probes: Callable[[], Probe
 # What was seen of a pair of models: how many drafted tokens the cloud judged and kept, counted as answers end.
 #
 # Laws (``tests/run/test_pair_record.py``): counts and names are kept, never a text; what many processes add at once
-# adds up; a file that cannot be read holds nothing and is told, and one that cannot be written is no failure.
+# adds up; a file that cannot be read holds nothing and is told, and one that cannot be written is no failure. So it is
+# with the arms of ``kl:adaptive`` (``tests/run/test_adaptive.py``).
 
 # So many judged tokens must have been seen before their share is held against a break-even.
 ENOUGH = 50
@@ -128,6 +131,23 @@ class PairRecord:
     def store(self) -> JsonStore:
         """The file's entries, a pair each."""
         return JsonStore(self.path, "pairs", _is_entry, MOST_PAIRS)
+
+    def read_arms(self, model: str) -> dict[str, ArmCounts]:
+        """Return what came of each arm of ``kl:adaptive`` with a model there, by its name."""
+        return _by_arm(self._arms.read_entries().get(self._key(model)))
+
+    def add_arm(self, model: str, arm: str, seen: ArmCounts) -> bool:
+        """Add what an answer under an arm has shown; return whether that could be written."""
+
+        def added(entries: dict[str, Any]) -> dict[str, Any]:
+            arms = _by_arm(entries.pop(self._key(model), None))
+            return {**entries, self._key(model): {**arms, arm: arms.get(arm, ArmCounts()).plus(seen)}}
+
+        return self._arms.change(added)
+
+    @property
+    def _arms(self) -> JsonStore:
+        return JsonStore(self.path, "adaptive", _are_arms, MOST_PAIRS)
 
     def read(self, model: str) -> dict[str, JudgedTokens]:
         """Return what was seen with a model there, by judge."""
@@ -199,22 +219,60 @@ def _is_entry(entry: object) -> bool:
     return False
 
 
+def _by_arm(entry: Mapping[str, ArmCounts] | None) -> dict[str, ArmCounts]:
+    return {arm: ArmCounts(*counts) for arm, counts in (entry or {}).items()}
+
+
+def _are_arms(entry: object) -> bool:
+    """Whether all can be counts, of rewards between -1 and 0."""
+    with contextlib.suppress(msgspec.ValidationError):
+        arms = msgspec.convert(entry, dict[str, tuple[int, int, float, float]]).values()
+        return all(0 <= n <= tried <= MOST_COUNT and 0 <= squares <= -total <= n for tried, n, total, squares in arms)
+    return False
+
+
+def _taught_by(answer: Answer) -> ArmCounts:
+    """Return what an answer teaches of its arm: nothing where the cloud failed, or no bill is known."""
+    bill, failed = answer.bill.times_cloud_only, answer.degraded_kind
+    if bill is None or failed not in {None, "budget"}:
+        return ArmCounts(tried=1)
+    nats = [(each.source, None if each.kl is None else each.kl.lower) for each in answer.tokens]
+    sides = ([kl for source, kl in nats if source == side] for side in ("local", "cloud"))
+    earned = reward(bill, 1.0 if failed else lost_share(*sides))
+    return ArmCounts(1, 1, earned, earned**2)
+
+
 class PairObserver:
-    """Counts the tokens that a client's answers show to be judged; without a record nothing is counted."""
+    """Counts what a client's answers show of its pair; without a record the arms are known in memory alone."""
 
     def __init__(self, record: PairRecord | None) -> None:
         """Take the file of counts, for a client that has one."""
         self._record = record
+        self._arms: dict[str, dict[str, ArmCounts]] = {}
         self._writes: set[asyncio.Future[bool]] = set()
 
-    def add(self, answer: Answer, policy: Policy, model: str) -> None:
-        """Count an answer, on disk and in a thread."""
+    async def choose_arm(self, model: str, key: object, *, learns: bool) -> ArmChoice:
+        """Choose an arm of ``kl:adaptive`` by what is known by now; ``key``: what the coin falls by beside it."""
+        if model not in self._arms:
+            read = {} if self._record is None else await asyncio.to_thread(self._record.read_arms, model)
+            self._arms.setdefault(model, read)  # another answer may have read it meanwhile
+        known = self._arms[model]
+        choice = choose_arm(known, floor_coin(key, sum(each.tried for each in known.values())), learns=learns)
+        known[str(choice.arm)] = known.get(str(choice.arm), ArmCounts()).plus(ArmCounts(tried=int(learns)))
+        return choice
+
+    def add(self, answer: Answer, policy: Policy, model: str, choice: ArmChoice | None = None) -> None:
+        """Count an answer, on disk and in a thread; ``choice``: the arm that it was written under."""
         seen, judge = JudgedTokens.of(answer), str(policy.judge)
-        if self._record is None or not seen.judged:
-            return
-        write = asyncio.get_running_loop().run_in_executor(None, partial(self._record.add, model, judge, seen))
-        self._writes.add(write)
-        write.add_done_callback(self._writes.discard)
+        writes = [partial(self._record.add, model, judge, seen)] if self._record and seen.judged else []
+        if choice is not None and choice.learns:
+            arm, arms, taught = str(choice.arm), self._arms[model], _taught_by(answer)
+            arms[arm] = arms[arm].plus(taught._replace(tried=0))
+            writes += [partial(self._record.add_arm, model, arm, taught)] if self._record else []
+        for add in writes:
+            write = asyncio.get_running_loop().run_in_executor(None, add)
+            self._writes.add(write)
+            write.add_done_callback(self._writes.discard)
 
     async def aclose(self) -> None:
         """Wait until everything is on disk."""

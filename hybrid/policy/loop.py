@@ -37,6 +37,7 @@ import sys
 from dataclasses import replace
 
 from hybrid.defer import CriticNumbers
+from hybrid.policy.branches import ReadText, explore
 from hybrid.policy.gates import ALWAYS, NEVER, Coin
 from hybrid.policy.judges import DraftedSpan, Judge, TailDraw, Verdict
 from hybrid.policy.plan import DraftPlan, JudgedSpan
@@ -78,15 +79,22 @@ WRITES_ON = (
 
 
 def decode(
-    policy: Policy, coin: Coin, end_ids: frozenset[int] = frozenset(), max_tokens: int = TO_THE_END
+    policy: Policy,
+    coin: Coin,
+    end_ids: frozenset[int] = frozenset(),
+    max_tokens: int = TO_THE_END,
+    read: ReadText = lambda _: ("", None),
 ) -> Flow[None]:
     """Write one answer under ``policy``, from its first token to its last. A policy that compares tosses no coin.
 
     ``end_ids``: the tokens that end an answer, which has ``max_tokens`` at most; only a policy with stages needs to
-    know them.
+    know them. ``read``: what tokens show; only a policy with branches asks.
     """
     num = len(policy.stages)
     progress = Progress(coin, level=num + 1, stage_rejections=[0] * num, end_ids=end_ids, max_tokens=max_tokens)
+    if policy.branches is not None:
+        yield from explore(policy.branches, policy.stages, progress, read)
+        return
     if policy.lead:
         yield from write(AFTER_ITS_TOKENS, progress, policy.lead, "the cloud opens the text")
     if policy.planner is not None and policy.planner.stream == "early" and not progress.over:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
+from hybrid.policy.branches import BranchRule
 from hybrid.policy.gates import Gate, RandomGate
 from hybrid.policy.judges import Judge
 from hybrid.policy.planning import Planner
@@ -76,10 +77,14 @@ class Policy:
     """Weighs each draft: keep, check or write. Then the gate is never asked, and no exact law holds."""
     stages: tuple[ChainLevel, ...] = ()
     """The local models above the smallest, which drafts: each reads what the one below drafts (``stages``)."""
+    branches: BranchRule | None = None
+    """Whole drafts of which one is shown; then nothing else of it acts but its stages."""
 
     @cached_property
     def needs(self) -> frozenset[Ability]:
         """What the endpoint must be able to do. Who draws needs the drafted token's own probability, by its id."""
+        if self._scores:
+            return frozenset({"score", "ids"})
         if self.planner is not None:  # it plans with what the endpoint can do
             return frozenset({"open"})
         leaves_tail = self.judge is not None and self.judge.leaves_tail
@@ -99,13 +104,18 @@ class Policy:
     @property
     def reads_text(self) -> bool:
         """Whether it judges by the bytes that come next, so that the cloud's vocabulary may be another."""
-        return self.judge is None or self.judge.reads_text
+        return not self._scores and (self.judge is None or self.judge.reads_text)
 
     def is_whole(self, max_tokens: int) -> bool:
         """Whether an answer of up to ``max_tokens`` is one model's own text: then no common vocabulary is needed."""
         if self.lead >= max_tokens or self.planner is not None:
             return self.planner is None or (self.planner.whole and not self.lead)
-        return self.gate.decisions <= {"keep"} and not self.lead
+        return self.gate.decisions <= {"keep"} and not (self.lead or self._scores)
+
+    @property
+    def _scores(self) -> bool:
+        """Whether the larger model scores branches."""
+        return self.branches is not None and self.branches.choose == "logprob"
 
     @property
     def takes_bonus(self) -> bool:
@@ -147,6 +157,8 @@ class Policy:
         clouds = f"the cloud model's own {own}"
         if self.lead >= max_tokens or self.is_exact(sampling):
             return clouds
+        if self.branches is not None:
+            return self.branches.guarantee
         if self.planner is not None and self.planner.whole:
             own = "greedy text, token for token" if sampling.greedy else "text, as it alone draws it"
             return f"one model's own {own}: the local model's or the cloud model's, never a mixture"
@@ -210,4 +222,5 @@ class Policy:
         parts |= {"hold": policy.handoff_tokens} if policy.handoff_tokens else {}
         parts |= {"handback": policy.handback} if policy.handback else {}
         parts |= {"lead": policy.lead} if policy.lead else {}
+        parts |= {"branches": policy.branches} if policy.branches else {}
         return " ".join([policy.name, *(f"{key}={value}" for key, value in parts.items())])

@@ -12,6 +12,8 @@ from typing import Any, get_args
 
 from hybrid.defer import DEFAULT_NATS
 from hybrid.errors import UsageError
+from hybrid.policy.adaptive import ADAPTIVE
+from hybrid.policy.branches import BranchRule
 from hybrid.policy.choices import LONGEST_DRAFT, NumberRange, PolicyOptions, Preset
 from hybrid.policy.compose import compose, parse
 from hybrid.policy.gates import ALWAYS, NEVER, RandomGate
@@ -160,6 +162,14 @@ PRESETS = {
 }
 
 
+def _branching(choices: PolicyOptions, num: int) -> Policy:
+    """Return the policy that draws branches. Raises UsageError where all of them would be one text."""
+    if num > 1 and choices.greedy:
+        msg = f"{num} branches at temperature 0 are {num} times one text: choose a temperature, such as 0.7"
+        raise UsageError(msg)
+    return Policy("branches", 1, NEVER, branches=BranchRule(num, choices.choose or "logprob"))
+
+
 # What another number or switch may be, by its type, to see whether a choice changes anything. A gate or a judge that
 # could not act is refused by ``compose`` in a sentence of its own.
 _OTHER_VALUES: Mapping[type, tuple[float | bool, ...]] = {bool: (False, True), int: (2, 3), float: (0.25, 0.75)}
@@ -174,6 +184,8 @@ def preset(text: str, choices: PolicyOptions) -> Policy:
     >>> str(preset("kl:0.2", PolicyOptions(span=4)))
     'kl span=4 gate=always judge=kl:0.2 hold=4 handback=kl:0.2'
     """
+    if choices.branches is not None:
+        return _branching(choices, choices.branches)
     found, number = parse_policy(text)
     if number is not None:
         if choices.threshold is not None and choices.threshold != number:
@@ -184,7 +196,11 @@ def preset(text: str, choices: PolicyOptions) -> Policy:
 
 
 def parse_policy(text: str) -> tuple[Preset, float | None]:
-    """Return the preset that NAME or NAME:NUMBER names, and its number if there is one. Raises UsageError."""
+    """Return the preset that NAME or NAME:NUMBER names, and its number if there is one. Raises UsageError.
+
+    ``kl:adaptive`` is ``kl``, until it is known for which question its settings are chosen.
+    """
+    text = "kl" if text == ADAPTIVE else text
     name, value, more = parse(text, "policy", tuple(PRESETS))
     if more is not None:
         msg = f"--policy {text}: a policy is NAME or NAME:NUMBER"

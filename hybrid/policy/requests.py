@@ -119,16 +119,33 @@ class Critique:
     span: Span
 
 
+@dataclass(frozen=True, eq=False)
+class Branch:
+    """One of several drafts of a whole answer, with the text that it shows. It was drawn in ``draws``, from 0 on.
+
+    The log-probabilities are sums over its tokens in nats at temperature 1; the cloud's is None where it is not known.
+    """
+
+    tokens: Span
+    text: str
+    local_logprob: float
+    draws: tuple[int, ...] = ()
+    cloud_logprob: float | None = None
+
+
 @dataclass(frozen=True)
 class Emit:
     """Show these tokens. Answered by AnswerContinues or AnswerEnded. What was shown is never taken back.
 
     ``judged``: what a judge said of the span that they come from, for whoever learns of it; then there may be none.
+    ``branches``: those that they were chosen from. ``note`` is told to the user.
     """
 
     tokens: Span
     plan: DraftPlan | None = None
     judged: JudgedSpan | None = None
+    branches: tuple[Branch, ...] = ()
+    note: str | None = None
 
 
 Request: TypeAlias = Draft | Critique | Check | Write | Emit

@@ -21,7 +21,7 @@ from hybrid.record import events
 from hybrid.record.answer import Answer, Timing, Token, Usage
 from hybrid.record.state import AnswerState, apply_and_publish, family
 from hybrid.spend import CapScope, Price, as_usd, bill
-from hybrid.types import NO_USAGE, CloudUsage, DegradedKind, FinishReason
+from hybrid.types import NO_USAGE, CloudUsage, DegradedKind, FinishReason, Ids
 
 # Divide what a model writes into thoughts and the answer, by its template's own marks.
 #
@@ -161,6 +161,7 @@ class AnswerBuilder:
         self.state = AnswerState()
         """What is derived of the events that were published here."""
         self.publish = partial(apply_and_publish, self.state, publish)
+        self._stops = stops
         self._text = StopStringDecoder(stops)
         self._first_shown_at: float | None = None
         self.charges: list[CloudUsage] = []
@@ -227,6 +228,15 @@ class AnswerBuilder:
             pending.concept_kl,
         )
         self.publish(events.TokenEmitted(len(self), token))
+
+    def read(self, text: Ids) -> tuple[str, int | None]:
+        """Return the answer that these tokens would be, and how many of them until a stop string is complete."""
+        thoughts, stops, shown = ThoughtDecoder(self.marks), StopStringDecoder(self._stops), ""
+        for num, token in enumerate(text, start=1):
+            shown += stops.add_text(thoughts.add(self._piece(token)).answer)
+            if stops.stopped:
+                return shown, num
+        return shown + stops.add_text(thoughts.rest().answer) + stops.rest(), None
 
     def _writer(self, pending: PendingToken) -> str | None:
         if pending.source == "cloud":

@@ -187,6 +187,17 @@ class SpanJudged(msgspec.Struct, frozen=True):
         return cls(position, judged.num_judged, judged.num_accepted, judged.rejected, judged.num_wording)
 
 
+class BranchDrawn(msgspec.Struct, frozen=True):
+    """A whole answer was drawn, as ``policy.requests.Branch`` has it; the ``chosen`` one of several is shown next."""
+
+    draws: tuple[int, ...]
+    num_tokens: int
+    text: str
+    local_logprob: float
+    cloud_logprob: float | None = None
+    chosen: bool = False
+
+
 class RequestSent(msgspec.Struct, frozen=True):
     """A request is about to be sent; its worst case is reserved."""
 
@@ -280,6 +291,7 @@ Event: TypeAlias = (
     | LevelsCompared
     | Planned
     | SpanJudged
+    | BranchDrawn
     | RequestSent
     | RequestSettled
     | RequestRetried

@@ -2,6 +2,7 @@
 
 from hybrid.record.answer import Answer, Handoff, Timing, Token, Usage
 from hybrid.record.events import (
+    BranchDrawn,
     CheckAnswered,
     CloudRecovered,
     Degraded,
@@ -24,6 +25,7 @@ from hybrid.run.contexts import FurtherModel, LocalModel
 __all__ = [
     "Answer",
     "AsyncClient",
+    "BranchDrawn",
     "CheckAnswered",
     "Client",
     "CloudRecovered",

@@ -332,16 +332,20 @@ class AsyncClient:
         connected, decides = model() is not None, decoding.policy.planner is not None
         can = await verifier.connect(connected=connected, decides=decides) if decoding.policy.needs else None
         decoding = decoding if can is None else decoding.within_reach(can)
+        if (choice := await memory.choose_arm(question, decoding, can, budget)) is not None:
+            decoding = decoding.under(choice.arm)
+            builder.note(f"kl:adaptive chose {choice.arm}: {choice.why}")
         bound = await memory.bind(question, decoding, can, budget)
         observers += [] if bound is None else bound.observers(builder.note)
         room, settings = contexts.words.num_context - len(question.ids), decoding.settings
         span, planner = memory.span(decoding, len(question.ids), can), None if bound is None else bound.planner
         policy = decoding.policy_for(room, span, planner, question.concepts)
-        observers.append(memory.pair_observer(question, policy, model))
+        observers.append(memory.pair_observer(question, policy, model, choice))
         builder.notes_of = await memory.notes_of(policy, can, builder)
         told = settings.trace_rows
         recording = recording_of(settings, policy, await contexts.pieces(), question.concepts) if told else None
-        limits = AnswerLimits(most_tokens(settings, room), settings.overlap, recording)
+        overlap = settings.overlap and policy.branches is None  # a branch ends where it is checked
+        limits = AnswerLimits(most_tokens(settings, room), overlap, recording)
         writers = await local_writers(contexts, context, question, policy)
         builder.local_models, builder.experts, builder.cloud_model = writers.names, writers.weights, model
         driver = Driver(question.rendered, writers.drafter, context.worker, verifier, builder, limits, writers.levels)

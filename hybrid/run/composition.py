@@ -15,6 +15,7 @@ from functools import lru_cache
 from hybrid.cloud import Capabilities
 from hybrid.errors import UsageError
 from hybrid.policy import PRESETS, Policy, PolicyOptions, choices_without_effect, parse_policy, preset
+from hybrid.policy.adaptive import ADAPTIVE, KlArm
 from hybrid.policy.concepts import Concepts
 from hybrid.policy.loop import TO_THE_END
 from hybrid.policy.planning import Planner
@@ -71,6 +72,7 @@ def policy_of(
     """
     if settings.worth is not None and settings.risk is not None:
         raise UsageError("worth and risk are two dials for one choice: give one of them")
+    _check_adaptive(settings)
     choices = PolicyOptions(
         **{name: getattr(settings, name) for name in PolicyChoices.model_fields}
         | {"span": settings.span if isinstance(settings.span, int) else measured},
@@ -82,7 +84,12 @@ def policy_of(
     )
     chosen = preset(settings.policy, choices)
     _check_mixture(settings, chosen)
-    return PRESETS["local"].build(choices) if settings.offline else chosen
+    if (rule := chosen.branches) is None:
+        return PRESETS["local"].build(choices) if settings.offline else chosen
+    if len(settings.experts) > 1:
+        raise UsageError("branches are drawn from one model's law, and several experts have none: give no --expert")
+    unasked = settings.offline and rule.choose == "logprob"
+    return replace(chosen, branches=replace(rule, choose="majority")) if unasked else chosen
 
 
 @dataclass(frozen=True)
@@ -120,6 +127,10 @@ class Decoding:
             return self
         return Decoding.of(self.settings.model_copy(update={"cloud_top_k": can.most_k}))
 
+    def under(self, arm: KlArm) -> Decoding:
+        """Return how ``kl`` decodes with an arm's settings."""
+        return Decoding.of(self.settings.model_copy(update={"policy": "kl", **arm._asdict()}))
+
     def policy_for(self, room: int, span: int | None, planner: Planner | None, concepts: Concepts | None) -> Policy:
         """Return the policy for one question; the arguments are as ``policy_of`` has them."""
         settings, policy = self.settings, self.policy
@@ -142,6 +153,17 @@ def _check_mixture(settings: Settings, policy: Policy) -> None:
         raise UsageError(msg)
 
 
+def _check_adaptive(settings: Settings) -> None:
+    """Raise UsageError for what ``kl:adaptive`` chooses itself, or has not seen: it learns of ``kl`` as it is."""
+    own = {name: getattr(settings, name) for name in PolicyChoices.model_fields if name != "policy"}
+    own |= {"a second local model": bool(settings.drafters or settings.experts)}
+    name = next((name for name, value in own.items() if value is not None and value is not False), None)
+    if settings.policy == ADAPTIVE and name:
+        why = "it chooses threshold, span and handoff itself, and learns from answers of kl as it is"
+        msg = f"{name} beside {ADAPTIVE}: {why}; leave it out, or name a number, such as kl:0.5"
+        raise UsageError(msg)
+
+
 def by_cloud_alone(settings: Settings) -> Settings:
     """Return settings under which the cloud writes the answer, however it is drawn; all that a policy takes is gone.
 
@@ -159,6 +181,7 @@ def check_effect(settings: Settings, given: Mapping[str, object]) -> None:
     ``given`` is one level: flags, a line, the keywords of one call. Beside it stands the policy of the same level or
     of a lower one, so whoever chose here could have known better. What is inherited from a lower level is ignored.
     """
+    _check_branches(settings, given)
     _check_dials(settings, given)
     named = given.get("concepts") is not None
     online = settings.model_copy(update={"offline": False})  # what would act with a cloud may be said without one
@@ -172,6 +195,19 @@ def check_effect(settings: Settings, given: Mapping[str, object]) -> None:
     if name := next((name for name in idle if name in asked), None):
         acting = ", ".join(each for each in PRESETS if _acts_in(each, name, chosen[name]))
         msg = f"{name} changes nothing in the policy {_composed(settings.policy, name, chosen)}: it acts in {acting}"
+        raise UsageError(msg)
+
+
+def _check_branches(settings: Settings, given: Mapping[str, object]) -> None:
+    """Raise UsageError for a choice of decoding in ``given`` that branches leave without effect, or that needs them."""
+    others = {*PolicyChoices.model_fields, *DeferralChoices.model_fields, "critic", "concepts"} - {
+        "branches",
+        "choose",
+        "learn",
+    }
+    wrong, why = ({"choose"}, "without") if settings.branches is None else (others, "beside")
+    if name := next((name for name in given if name in wrong and given[name] is not None), None):
+        msg = f"{name} changes nothing {why} branches: each is drawn whole by the local model"
         raise UsageError(msg)
 
 

@@ -117,7 +117,8 @@ class Driver:
             self._used_up_nanousd = planner.used_up_nanousd
         if self._limits.recording is not None:
             self._begin_recording(self._limits.recording, policy)
-        loop, reply = decode(policy, self._drafter.coin, self._engine.end_ids, self._room()), None
+        own = self._drafter.coin, self._engine.end_ids, self._room(), self._builder.read
+        loop, reply = decode(policy, *own), None
         end = AnswerEnded("stop")
         try:
             with suppress(StopIteration):
@@ -147,9 +148,7 @@ class Driver:
             case Write():
                 return await self._write(request)
             case Emit():
-                if request.judged is not None:
-                    self._publish(events.SpanJudged.of(len(self._shown), request.judged))
-                return self._emit(request.tokens)
+                return self._emit(request)
 
     async def _clean_up(self) -> None:
         """Leave nothing open and nothing undecided: no stream, no token in the cache that was not shown."""
@@ -242,8 +241,15 @@ class Driver:
         self._cut = reply.cut
         return reply
 
-    def _emit(self, tokens: Span) -> AnswerContinues | AnswerEnded:
-        for pending in tokens:
+    def _emit(self, request: Emit) -> AnswerContinues | AnswerEnded:
+        if request.judged is not None:
+            self._publish(events.SpanJudged.of(len(self._shown), request.judged))
+        for branch in request.branches:
+            logprobs, chosen = (branch.local_logprob, branch.cloud_logprob), branch.tokens is request.tokens
+            self._publish(events.BranchDrawn(branch.draws, len(branch.tokens), branch.text, *logprobs, chosen))
+        if request.note:
+            self._builder.note(request.note)
+        for pending in request.tokens:
             self._builder.kept += pending.source == "local" and not pending.writer
             if pending.id in self._engine.end_ids:
                 return AnswerEnded("length" if self._cut else "stop")

@@ -14,6 +14,7 @@ from hybrid.cloud import Capabilities
 from hybrid.pairs.profile import PairObserver, PairRecord
 from hybrid.pairs.timings import Timings
 from hybrid.policy import Policy
+from hybrid.policy.adaptive import ADAPTIVE, ArmChoice
 from hybrid.record.answer import Answer
 from hybrid.record.answer_builder import AnswerBuilder
 from hybrid.record.events import Event, Finished, Publish
@@ -26,6 +27,8 @@ from hybrid.run.deferral import BoundPlanner, PlannerFactory, PlannerSource, Pla
 from hybrid.run.local_writers import Question
 from hybrid.settings.config import Settings
 from hybrid.spend import Account, AnswerBudget
+
+NOTHING_CHARGED = "nothing is learned where no price is known, or nothing is charged (--price P/C/O)"
 
 
 class ClientMemory:
@@ -59,16 +62,29 @@ class ClientMemory:
         always = partial(self._timings.observe, prompt_tokens=len(question.ids)), self.spending.observe
         return (*always, partial(self.chains.observe, chain=question.chain)) if self._local.drafters else always
 
-    def pair_observer(self, question: Question, policy: Policy, model: Callable[[], str | None]) -> Publish:
+    async def choose_arm(
+        self, question: Question, decoding: Decoding, can: Capabilities | None, budget: AnswerBudget
+    ) -> ArmChoice | None:
+        """Choose the settings of an answer under ``kl:adaptive``; None: another policy, or the cloud is not reached."""
+        settings, charged = decoding.settings, budget.price is not None and not budget.price.free
+        if settings.policy != ADAPTIVE or can is None:
+            return None
+        learns = settings.learn and charged
+        choice = await self.pair.choose_arm(can.model, (settings.seed, question.ids), learns=learns)
+        return choice if charged else choice._replace(why=f"{choice.why}, and {NOTHING_CHARGED}")
+
+    def pair_observer(
+        self, question: Question, policy: Policy, model: Callable[[], str | None], choice: ArmChoice | None = None
+    ) -> Publish:
         """Return what counts the judged tokens of an answer under the policy that is bound to its question.
 
-        ``model`` names the cloud's; None: it was not reached.
+        ``model`` names the cloud's; None: it was not reached. ``choice``: the arm whose settings it has.
         """
 
         def count(event: Event) -> None:
             own = question.chain.models[-1] == self._local.name
             if isinstance(event, Finished) and own and (cloud := model()) is not None:
-                self.pair.add(event.answer, policy, cloud)
+                self.pair.add(event.answer, policy, cloud, choice)
 
         return count
 

@@ -186,6 +186,8 @@ def without_texts(event: events.Event) -> events.Event | None:
     match event:
         case events.TokenEmitted(position, token):
             return events.TokenEmitted(position, structs.replace(token, text="", thought_text=""))
+        case events.BranchDrawn():
+            return structs.replace(event, text="")
         case events.Degraded(kind=kind):
             return events.Degraded(REASONS[kind] if kind else "", kind)
         case events.RequestSettled(failure=str(), failure_kind=kind):

@@ -24,7 +24,7 @@ from pydantic import Field, field_validator
 
 from hybrid.settings.local_settings import KvTypeName, LocalSettings, SeveralModels, arguments_of
 from hybrid.settings.names import NAMED, complete_address, is_address
-from hybrid.settings.policy_choices import DecodingSettings, DeferralChoices
+from hybrid.settings.policy_choices import Choice, DecodingSettings, DeferralChoices
 from hybrid.settings.setting_info import (
     ASKED,
     DRAWN,
@@ -310,6 +310,8 @@ class AnswerChoices(TypedDict, total=False):
     span: int | Literal["auto", "cheap"] | None
     lead: int | None
     hold: int | Literal["rest"] | None
+    branches: int | None
+    choose: Choice | None
     overlap: bool | None
     trace_rows: bool | None
     worth: Amount | None

@@ -6,13 +6,16 @@ Floor 0, as ``settings/config.py``, which is all settings together.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, TypeAlias
+from collections.abc import Callable
+from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import Field, field_validator
 
 from hybrid.settings.setting_info import ASKED, DIAL, DRAWN, KNOB, OPENED, SettingInfo, SettingScope, SettingsGroup
 
 MOST_SPAN = 256
+# A quote knows no branches: what is drawn decides how many are scored.
+BRANCHED = DRAWN | SettingScope.REPLAY
 # What is written behind an amount, to tell it from a multiple of a price.
 USD = "usd"
 Stream: TypeAlias = Literal["blocks", "whole", "early"]
@@ -20,12 +23,16 @@ Stream: TypeAlias = Literal["blocks", "whole", "early"]
 from the question alone. ``route`` has no blocks: without a choice the whole answer is decided."""
 
 
+Choice: TypeAlias = Literal["logprob", "majority"] | Callable[[str], float]
+"""How one of several branches is chosen; a callable grades a text, the higher the better."""
+
+
 class PolicyChoices(SettingsGroup):
     """The policy, and what may be chosen within it: what it is built from, and what a trace keeps of it."""
 
     policy: Annotated[
         str,
-        SettingInfo("How to decode, such as kl:0.5 or doubt:0.03; `hybrid policies` lists them all", "NAME[:X]", KNOB),
+        SettingInfo("How to decode, such as kl:0.5 or kl:adaptive; `hybrid policies` lists them all", "NAME[:X]", KNOB),
     ] = "auto"
     gate: Annotated[
         str | None, SettingInfo("Another gate, such as entropy:0.6 or max-prob:0.5:check", "NAME[:X[:DECISION]]", KNOB)
@@ -80,6 +87,15 @@ class PolicyChoices(SettingsGroup):
             flag="--handoff",
         ),
     ] = None
+    branches: Annotated[
+        int | None,
+        Field(ge=1, le=64),
+        SettingInfo("Instead of a policy: draw N local answers, show the best; a check each", "N", BRANCHED),
+    ] = None
+    choose: Annotated[
+        Choice | None,
+        SettingInfo("The best: logprob of the cloud a token; majority of final answers", "HOW", BRANCHED, "logprob"),
+    ] = None
 
     @field_validator("span", mode="before")
     @classmethod
@@ -91,6 +107,13 @@ class PolicyChoices(SettingsGroup):
             return length
         msg = f"between 1 and {MOST_SPAN}, auto or cheap"
         raise ValueError(msg)
+
+    @field_validator("choose", mode="before")
+    @classmethod
+    def _is_choice(cls, value: object) -> object:
+        if value is None or callable(value) or value in get_args(get_args(Choice)[0]):
+            return value
+        raise ValueError("logprob or majority; in Python a function of a text, too")
 
     @field_validator("hold", mode="before")
     @classmethod

@@ -182,7 +182,8 @@ def _merged(levels: Sequence[Mapping[str, object]]) -> dict[str, object]:
     """Return what the most specific level says of each setting, the first to win first.
 
     The number of ``kl:0.5`` and ``threshold`` are one choice, and so are ``worth`` and ``risk``: the more specific
-    replaces the other, and only at one level they can contradict each other. Who names local models, names all of them.
+    replaces the other, and only at one level they can contradict each other. A policy replaces branches. Who names
+    local models, names all of them.
     """
     values: dict[str, object] = {}
     for level in map(_with_drafters, levels):
@@ -192,6 +193,8 @@ def _merged(levels: Sequence[Mapping[str, object]]) -> dict[str, object]:
             said["policy"] = name
         if ":" in str(values.get("policy", "")):
             said.pop("threshold", None)
+        if "policy" in values:
+            said.pop("branches", None)
         for replaced in (_DIALS, _WRITERS):
             if values.keys() & replaced:
                 said = {name: value for name, value in said.items() if name not in replaced}

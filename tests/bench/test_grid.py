@@ -12,14 +12,12 @@ from hybrid.errors import EngineError
 from hybrid.lab.experiments.grid import GridRun, ModelPair, read_parts, run_grids
 from hybrid.lab.experiments.position_table import (
     Positions,
-    position_table,
     weighted_auroc,
-    weighted_mean,
     weighted_quantile,
 )
 from hybrid.lab.experiments.trials import routed_grid
 from hybrid.tasks.assistant import QUESTIONS
-from hybrid.tasks.statistics import auroc
+from hybrid.tasks.statistics import Resamples, auroc
 
 SPANS = 4
 
@@ -102,7 +100,6 @@ def test_a_statistic_under_weights_is_that_of_repeated_positions():
         weights = rng.integers(0, 4, size=9)
         positive = rng.uniform(size=9) < 0.5
         repeated = np.repeat(values, weights)
-        assert weighted_mean(values)(weights.astype(float)) == pytest.approx(repeated.mean())
         for share in (0.1, 0.5, 0.9):
             expected = np.quantile(repeated, share, method="inverted_cdf")
             assert weighted_quantile(values, share)(weights.astype(float)) == expected
@@ -110,32 +107,19 @@ def test_a_statistic_under_weights_is_that_of_repeated_positions():
         assert found == pytest.approx(auroc(repeated, np.repeat(positive, weights)))
 
 
+def test_a_mean_and_its_interval_are_those_of_the_texts_as_often_as_each_was_drawn():
+    rng = np.random.default_rng(0)
+    for num in (1, 4, 9):
+        owners, values = np.sort(rng.integers(0, num, size=20)), rng.uniform(size=20)
+        found, drawn = Positions(owners, num).mean(values), Resamples(num, 0, 1000).counts.T[1:].astype(int)
+        means = [repeated.mean() for each in drawn if (repeated := np.repeat(values, each[owners])).size]
+        expected = [values.mean(), *np.quantile(means, (0.025, 0.975))]
+        assert [found.value, found.low, found.high] == pytest.approx(expected)
+    assert Positions(np.zeros(0, dtype=int), 3).mean(np.zeros(0)) is None
+
+
 def test_an_interval_is_over_texts_and_not_over_positions():
     """Two texts of a hundred equal positions each: over positions the interval would be narrow."""
     owners = np.repeat([0, 1], 100)
     found = Positions(owners, 2).mean(owners)
     assert (found.value, found.low, found.high) == (0.5, 0.0, 1.0)
-
-
-def test_acceptance_at_an_offset_is_counted_over_every_start_of_a_draft():
-    def at(agrees):
-        return {
-            "agrees": agrees,
-            "kl": 0.1,
-            "entropy": 1.0,
-            "overlap": 0.5,
-            "beyond": 0.0,
-            "intervals": [[0.0, 1.0]] * 4,
-            "certificates": [0.2, 0.0, 0.0, 0.0],
-        }
-
-    text = [True, True, False, True]
-    table = position_table([{"positions": [at(each) for each in text]}, {"positions": [at(True)]}])
-    span = table["acceptance"]["span"]
-    runs = [(i, len(t) - i, t) for t in (text, [True]) for i in range(len(t))]
-    for offset in range(3):
-        tried = sum(room > offset and all(t[i : i + offset]) for i, room, t in runs)
-        kept = sum(room > offset and all(t[i : i + offset + 1]) for i, room, t in runs)
-        assert span[offset] == {"offset": offset, "tried": tried, "kept": pytest.approx(kept / tried, abs=1e-4)}
-    assert table["certificates"]["greedy"]["certified_by_the_full_rows"] == 1.0
-    assert table["certificates"]["greedy"]["certified_by_the_top_20"] == 0.0

@@ -18,7 +18,7 @@ from hybrid.lab.experiments.frame import PRICES, SETTINGS, CountedRequest, cost
 from hybrid.lab.experiments.grid import ModelPair
 from hybrid.lab.experiments.questions import as_questions, draw_problems
 from hybrid.lab.experiments.world import open_world
-from hybrid.lab.study.answers import answers_grids, kl_thresholds
+from hybrid.lab.study.answers import answers_grids, kl_arms
 from hybrid.lab.study.cases import (
     ANSWERS_SECTION,
     CASES_SECTION,
@@ -110,7 +110,8 @@ def test_a_grid_is_a_seed_and_a_pair_and_the_thresholds_are_the_kl_arms_own():
     assert [(grid.seed, grid.questions) for grid in answers_grids(asked)] == [
         (seed, drawn[seed]["bundled"]) for seed in (3, 1)
     ]
-    assert kl_thresholds(asked) == {"kl:0": 0.0, "a": 0.5, "kl:0.7": 0.7, "b": 1.5, "kl:inf": math.inf}
+    found = [(arm.name, nats) for nats, arm in kl_arms(asked)]
+    assert found == [("kl:0", 0.0), ("a", 0.5), ("kl:0.7", 0.7), ("b", 1.5), ("kl:inf", math.inf)]
     assert len({json.dumps(answers_grids(design(drawn, arms))[0].content) for arms in (KL, ARMS, KL[:1])}) == 3
 
 
@@ -230,10 +231,14 @@ def test_two_seeds_are_drawn_again_independently_of_each_other():
     assert differences["kl:inf"] == {"value": 0.0, "low": 0.0, "high": 0.0}
 
 
-def test_where_the_models_do_not_differ_nothing_is_recovered_and_the_report_says_so():
+def test_where_the_models_do_not_clearly_differ_nothing_is_recovered_and_the_report_says_so():
+    """Of ten questions one is the cloud's alone: a ratio over that is noise. Of the other seed nothing is graded."""
     same = dict.fromkeys(("local", "cloud", "kl:0", "kl:0.7", "kl:inf", "once"), 1)
-    asked = design({0: {"bundled": ()}}, ARMS[:4])
-    report = recovery_report(RIGHT, asked, answers_grids(asked), [[made(same, same)] * 9])
+    asked = design({seed: {"bundled": ()} for seed in (0, 1)}, ARMS[:4])
+    ungraded, alike, unlike = made(same, same), made(same, same), made(same | {"local": 0}, same)
+    ungraded["arms"]["cloud"]["right"] = None
+    report = recovery_report(RIGHT, asked, answers_grids(asked), [[ungraded], [alike] * 9 + [unlike]])
+    assert report["parts"][0]["questions"] == 10
     assert {row["share"]["value"] for row in report["parts"][0]["rows"]} == {None}
     assert report["summary"] == ["bundled, right: the gap between the two models is not clear."]
     html.page("Title", recovery_document(report))
@@ -288,10 +293,12 @@ def test_ungraded_answers_are_cases_by_their_excess():
         arm["right"] = None
     assert case_of(record, "kl:1", 0.1) == "saved"
     assert case_of(record, "kl:1", 0.6) == "not needed"
+    del record["arms"]["local"]["excess"]  # an endpoint's
+    assert case_of(record, "kl:1", 0.6) is None
 
 
 def test_the_first_cases_and_answers_are_kept_in_the_designs_order_and_all_are_counted():
-    asked = design({0: {"bundled": ()}}, ARMS[:4], options={"cases": 1, "answers": 2})
+    asked = design({0: {"bundled": ()}}, ARMS[:4], options={"cases": 1, "answers": 2, "shown": ["once"]})
     records = drawn_records(60, 2)
     for number, record in enumerate(records):
         record["text"] = f"question {number}"
@@ -307,6 +314,7 @@ def test_the_first_cases_and_answers_are_kept_in_the_designs_order_and_all_are_c
     assert [f"{rule}: {said}." for rule, said in RULES.items()] == [each.text for each in document[:4]]
     outputs = answers_report(asked, answers_grids(asked), [records])
     assert [each["question"] for each in outputs["answers"]] == [f"question {number}" for number in range(4)]
+    assert {tuple(each["answers"]) for each in outputs["answers"]} == {("local", "cloud", "kl:0.7", "once")}
     shown = [*document, *answers_document(outputs)]
     assert sum(isinstance(block, Tokens) for block in shown) == len(report["cases"]) + 4
     html.page("Title", shown)

@@ -85,7 +85,7 @@ def test_seeds_draw_questions_of_their_own_and_one_seed_is_a_part_of_all(write):
     design = read_design(write(DESIGN))
     parts = [design.drawn[seed]["bundled"] for seed in design.seeds]
     assert design.questions["bundled"] == parts[0] + parts[1]
-    assert parts[0] != parts[1]
+    assert not {each.text for each in parts[0]} & {each.text for each in parts[1]}, "a question would count twice"
     assert read_design(write(DESIGN)) == design
     quick = read_design(write(DESIGN), most=5)
     assert quick.seeds == (3,)
@@ -114,6 +114,8 @@ FAULTS = [
     ("threshold = [", "treshold = [", "[arms.1] treshold is no setting of an arm: did you mean threshold?"),
     ("threshold = [0.1,", "threshold = [-0.1,", "[arms.1] threshold: must be at least 0.0 (it is -0.1)"),
     ("span = [8, 32]", "entropy = 1", "[arms.1] entropy changes nothing in the policy kl"),
+    ('policy = "kl"', "", "[arms.1] policy is missing"),
+    ("n = 2", "n = 5", "[pairs.mine.questions] no question is left for seed 1"),
     ('"kl"', '"kll"', "[arms.1] no policy is called 'kll'"),
     ('["excess", "once"]\n', '"cloud"\nname = "cloud"\n', "[arms.2] "),
     ("half_width = 0.2", "half_width = 2", "[power] half_width must be less than 1.0 (it is 2)"),
@@ -130,6 +132,13 @@ def test_a_mistake_is_one_sentence_that_names_file_table_and_key(write, old, new
     assert str(path) in str(refused.value)
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_more_problems_than_there_are_and_a_pair_without_a_common_vocabulary_are_refused(write):
+    with pytest.raises(UsageError, match=r"\[questions\] n is too much for all seeds: family \w+ has only"):
+        read_design(write(DESIGN.replace('split = "test"', 'split = "test"\nn = 3000')))
+    with pytest.raises(UsageError, match=r"\[pairs.bundled\] small and alien split the same text into other tokens"):
+        read_design(write(DESIGN.replace('"large"', '"alien"')))
 
 
 def test_an_arm_twice_and_a_file_that_is_not_there_are_refused(write, tmp_path):

@@ -114,6 +114,8 @@ def test_a_missing_row_is_one_sentence_and_an_exit_code_of_its_own(recorded):
         (["--policy", "local", "--hold", "3"], "hold changes nothing in the policy local: it acts in kl, concepts"),
         (["--threshold", "2"], "threshold changes nothing in the policy local: it acts in auto, kl"),
         (["--policy", "kl:1", "--threshold", "2"], "two numbers for one policy"),
+        (["--policy", "kl:adaptive", "--threshold", "2"], "threshold beside kl:adaptive: it chooses threshold, span"),
+        (["--policy", "kl:adaptive:1"], "'adaptive' is no number"),
     ],
 )
 def test_what_cannot_be_replayed_is_a_sentence(recorded, flags, said):

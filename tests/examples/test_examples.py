@@ -227,3 +227,17 @@ def test_experts_are_told_beside_one_model_alone(run):
     assert [name for name, *_ in parts] == sides
     small, cloud, both, again = (Decimal(usd) for *_, usd in parts)
     assert cloud == again > max(small, both) > 0
+
+
+@pytest.mark.slow
+def test_a_tree_of_thoughts_keeps_the_best_states_and_ends_with_a_right_answer(run):
+    *lines, text, bill = finished(run("tree_of_thoughts.py"))
+    assert text.endswith("Answer: 20 21 31 35 55 95.")
+    assert Decimal(re.fullmatch(USD, bill)[1]) > 0
+    depths = [(i, int(line.rpartition(" ")[2])) for i, line in enumerate(lines) if not line.startswith(" ")]
+    assert [lines[i].split(":")[0] for i, _ in depths] == [str(number) for number in range(1, 7)]
+    for i, found in each_of(depths):
+        nats = [float(line.split()[0]) for line in lines[i + 1 : i + 3]]
+        assert nats == sorted(nats, reverse=True)
+        assert len(nats) == min(2, found)
+    assert max(found for _, found in depths) > 2, "something was left behind"

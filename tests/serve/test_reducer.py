@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hybrid import errors
 from hybrid.record.answer import Token
 from hybrid.record.events import (
+    BranchDrawn,
     CheckAnswered,
     CloudRecovered,
     Degraded,
@@ -30,7 +31,7 @@ from hybrid.record.events import (
 )
 from hybrid.record.state import AnswerState, family
 from hybrid.serve.errors import reason_of
-from hybrid.serve.reducer import LEFT, NUM_FINISHED, REASONS, AnswerMetadata, MonitorState, reason_class
+from hybrid.serve.reducer import LEFT, NUM_FINISHED, REASONS, AnswerMetadata, MonitorState, reason_class, without_texts
 from hybrid.types import CloudUsage, DegradedKind
 
 
@@ -141,6 +142,11 @@ def test_without_texts_nothing_that_anybody_wrote_is_kept(stream: Stream):
     said = json.dumps([shown(log), state.totals.to_json()])
     assert "secret" not in said
     assert all(token["text"] is None and token["candidates"] is None for token in items(log, "tokens"))
+
+
+def test_without_texts_a_branch_has_none():
+    told = BranchDrawn((0, 2), 5, "a secret", -1.0, -2.0, chosen=True)
+    assert without_texts(told) == BranchDrawn((0, 2), 5, "", -1.0, -2.0, chosen=True)
 
 
 def test_candidates_stand_with_the_token_that_they_led_to_and_say_which_one_stands():

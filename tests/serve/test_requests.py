@@ -62,6 +62,7 @@ def refusal(read, **fields):
         ({"reasoning_effort": "low"}, {"template_args": {"reasoning_effort": "low"}}),
         ({"chat_template_kwargs": {"enable_thinking": False}}, {"template_args": {"enable_thinking": False}}),
         ({"model": "hybrid:kl:0.5"}, {"policy": "kl:0.5"}),
+        ({"model": "hybrid:kl:adaptive"}, {"policy": "kl:adaptive"}),
         (
             {"hybrid": {"policy": "local", "conversation": "c", "offline": True}},
             {"policy": "local", "conversation": "c", "offline": True},

@@ -17,7 +17,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from queue import Empty
@@ -112,11 +112,12 @@ PATIENCE_S = 2.0
 
 @dataclass(frozen=True)
 class ModelPair:
-    """The files of a pair, and of a critic beside it."""
+    """The files of a pair, and of a critic beside it; ``num_context``: for a prompt and its answer."""
 
     local: Path
     cloud: Path
     critic: Path | None = None
+    num_context: int = field(default=NUM_CONTEXT, kw_only=True)
 
     @property
     def identity(self) -> list[Any]:
@@ -125,7 +126,7 @@ class ModelPair:
 
     def open(self, folder: Path) -> AbstractAsyncContextManager[World]:  # noqa: ARG002  (an endpoint keeps answers there)
         """Open both models, a context each."""
-        return open_world(self.local, self.cloud, critic=self.critic)
+        return open_world(self.local, self.cloud, self.num_context, self.critic)
 
 
 @dataclass(frozen=True)
@@ -263,7 +264,7 @@ async def _answer_all(run: GridRun, tasks: Any, news: Any) -> None:
                     pair = run.pairs[name]
                     worlds[name] = await stack.enter_async_context(pair.open(run.folder))
                     if run.check_share and isinstance(pair, ModelPair):
-                        driver = open_driver(pair.local, pair.cloud, pair.critic)
+                        driver = open_driver(pair.local, pair.cloud, pair.critic, pair.num_context)
                         drivers[name] = await stack.enter_async_context(driver)
                 record = await _answer(run, unit, worlds[name], drivers.get(name))
                 part.write(json.dumps({"key": run.key(unit)} | record) + "\n")
@@ -332,7 +333,9 @@ class ServedClient:
 
 
 @asynccontextmanager
-async def open_driver(local: Path, cloud: Path, critic: Path | None = None) -> AsyncIterator[ServedClient]:
+async def open_driver(
+    local: Path, cloud: Path, critic: Path | None = None, num_context: int = NUM_CONTEXT
+) -> AsyncIterator[ServedClient]:
     """Open a client over a bundled server of the reference, with the world's settings and its idea of noise."""
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(bundled_server(cloud, "--dialect", "vllm"))
@@ -342,7 +345,7 @@ async def open_driver(local: Path, cloud: Path, critic: Path | None = None) -> A
         for path in (local, *([] if critic is None else [critic])):
             weights = Weights(path)
             stack.callback(weights.close)
-            engines.append(weights.context(min(NUM_CONTEXT, weights.longest_context or NUM_CONTEXT), threads=1))
+            engines.append(weights.context(min(num_context, weights.longest_context or num_context), threads=1))
             stack.callback(engines[-1].close)
         engine, reads = engines[0], engines[1] if critic else None
         endpoint = Endpoint(Wire(url, None, Timeouts(), through_proxies=False), None, None, engine, "vllm")

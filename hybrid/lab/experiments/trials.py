@@ -23,7 +23,6 @@ from hybrid.defer.signals import OF_TOKENS
 from hybrid.lab.arms import Arm
 from hybrid.lab.experiments.frame import counted
 from hybrid.lab.experiments.grid import CLOUD, LOCAL, CheckAnswer, GradedQuestion, Grid, Record, arms_to_json
-from hybrid.lab.experiments.position_table import positions
 from hybrid.lab.experiments.world import World, WorldAnswer, shown_row
 from hybrid.policy import PolicyOptions, preset
 from hybrid.policy.judges import DraftedSpan
@@ -190,26 +189,22 @@ def text_grid(
     arms: tuple[Arm, ...],
     temperature: float = 0.0,
     top_k: int = 0,
-    *,
-    compares: bool = False,
 ) -> Grid:
-    """Return open text under arms. ``compares``: the two models are compared along the cloud's text."""
-    content = ((temperature, top_k, compares), arms_to_json(arms))
-    trial = partial(try_text, arms, compares)
-    return Grid(name, pair, tuple(questions), trial, content, len(arms), arms, temperature, top_k)
+    """Return open text under arms."""
+    content = ((temperature, top_k), arms_to_json(arms))
+    return Grid(name, pair, tuple(questions), partial(try_text, arms), content, len(arms), arms, temperature, top_k)
 
 
 async def try_text(
-    arms: tuple[Arm, ...], compares: bool, world: World, question: Any, sampling: Sampling, check: CheckAnswer
+    arms: tuple[Arm, ...], world: World, question: Any, sampling: Sampling, check: CheckAnswer
 ) -> Record:
     """Let every arm answer a question."""
     answers = await answer_arms(world, question, arms, sampling, check)
     cloud = answers[CLOUD.name]
     records = {name: answer_record(world, answered, cloud.ids, question) for name, answered in answers.items()}
     records[LOCAL.name] |= draft_signals(world, answers[LOCAL.name])
-    compared = positions(world, cloud.prompt, cloud.ids) if compares else []
     own = {"text": question.text, "kind": question.kind, "seed": sampling.seed, "prompt_tokens": len(cloud.prompt)}
-    return own | {"positions": compared, "arms": records}
+    return own | {"arms": records}
 
 
 def routed_grid(

@@ -43,7 +43,7 @@ from hybrid.policy.planning import Planner
 from hybrid.prob import UNMEASURED, Dense, Floats, Partition, TopK, warp
 from hybrid.record.answer import Answer
 from hybrid.record.events import RequestKind, Started
-from hybrid.run import AsyncClient, Finished, FurtherModel, LocalModel, RequestSettled
+from hybrid.run import AsyncClient, BranchDrawn, Finished, FurtherModel, LocalModel, RequestSettled
 from hybrid.run.deferral import BoundPlanner, PlanningContext
 from hybrid.run.drafting import CursorCritic
 from hybrid.run.text_rows import TextRows, Writer
@@ -77,6 +77,7 @@ class WorldAnswer:
     prompt: Ids
     answer: Answer
     requests: tuple[RecordedRequest, ...]
+    branches: tuple[BranchDrawn, ...] = ()
 
     @property
     def ids(self) -> Ids:
@@ -132,14 +133,17 @@ class World:
         self.local.together = len(self.local.render((Message("user", question),)))
         settled: dict[str, RequestSettled] = {}
         prompt: Ids = ()
+        branches: list[BranchDrawn] = []
         async for event in self._client.stream(question, **answer_choices(arm, sampling, max_tokens)):
             match event:
                 case Started():
                     prompt = event.prompt
                 case RequestSettled():
                     settled[event.request_id] = event
+                case BranchDrawn():
+                    branches.append(event)
                 case Finished():
-                    return WorldAnswer(prompt, event.answer, self._recorded(settled))
+                    return WorldAnswer(prompt, event.answer, self._recorded(settled), tuple(branches))
         msg = "an answer ended without being finished"
         raise RuntimeError(msg)
 
@@ -334,7 +338,8 @@ def _draw(row: Dense, question: WriteQuestion, rng: Generator) -> int:
 def answer_choices(arm: Arm, sampling: Sampling, max_tokens: int) -> AnswerChoices:
     """Return what an arm chooses for one answer."""
     drawn = AnswerChoices(temperature=sampling.temperature, top_k=sampling.top_k, seed=sampling.seed)
-    return {**arm.choices, **drawn, "policy": arm.policy, "max_tokens": max_tokens}
+    policy = AnswerChoices() if "branches" in arm.choices else AnswerChoices(policy=arm.policy)
+    return {**arm.choices, **drawn, **policy, "max_tokens": max_tokens}
 
 
 def world_settings() -> Settings:
@@ -344,6 +349,7 @@ def world_settings() -> Settings:
         "price": PRICE,
         "ledger": Path(NO_LEDGER),
         "seed": 0,
+        "learn": False,  # an answer does not hang on those before it
         "overlap": False,  # nothing is waited for
     }
     return Settings.model_construct(**own)

@@ -32,14 +32,16 @@ from hybrid.types import Ids, Sampling
 NUM_CANDIDATES = 3
 
 
-def kl_thresholds(design: Design) -> dict[str, float]:
-    """Return the thresholds of the arms that are the KL hand-off, by their names, the least first."""
-    found = {}
-    for arm in design.arms:
-        preset, number = parse_policy(arm.policy)
-        if preset.name == "kl":
-            found[arm.name] = preset.number.value(arm.choices.get("threshold", number), "kl")
-    return dict(sorted(found.items(), key=lambda each: each[1]))
+def rule_of(arm: Arm) -> str:
+    """Return the rule of which an arm is a dial; ``kl:adaptive`` is one of its own."""
+    return arm.policy if arm.policy == "kl:adaptive" else arm.policy.partition(":")[0]
+
+
+def kl_arms(design: Design) -> list[tuple[float, Arm]]:
+    """Return the arms that are the KL hand-off, each with its threshold in nats, the least first."""
+    known = [(*parse_policy(arm.policy), arm) for arm in design.arms if rule_of(arm) == "kl"]
+    found = [(kl.number.value(arm.choices.get("threshold", own), "kl"), arm) for kl, own, arm in known]
+    return sorted(found, key=lambda each: each[0])
 
 
 def answers_grids(design: Design) -> tuple[grid.Grid, ...]:

@@ -13,8 +13,8 @@ from typing import Any
 from hybrid.lab.arms import estimate_to_json
 from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid, Record
 from hybrid.lab.experiments.questions import THRESHOLD
-from hybrid.lab.study.answers import answers_grids, kl_thresholds
-from hybrid.lab.study.design import Design
+from hybrid.lab.study.answers import answers_grids, kl_arms
+from hybrid.lab.study.design import Design, check_known
 from hybrid.lab.study.section import Section
 from hybrid.report import AnswerTokens, Axis, Block, Chart, Document, Heading, Table, Text, Tokens
 from hybrid.report.tables import at, table_of, with_interval
@@ -33,8 +33,10 @@ UNGRADED = "Where nothing is graded, an answer counts as right up to a mean exce
 
 
 def case_of(record: Record, arm: str, good_nats: float = GOOD_NATS) -> str | None:
-    """Return the rule of which an arm's answer is a case; None: of none."""
+    """Return the rule of which an arm's answer is a case; None: of none, or nobody knows what it is worth."""
     answers = [record["arms"][name] for name in (arm, LOCAL.name, CLOUD.name)]
+    if any(each["right"] is None and "excess" not in each for each in answers):
+        return None
     right, local_right, cloud_right = (_is_right(each, good_nats) for each in answers)
     handoff, parts, pieces = (answers[0][name] for name in ("handoff", "parts", "pieces"))
     if handoff is not None and (right or local_right):
@@ -48,7 +50,7 @@ def case_of(record: Record, arm: str, good_nats: float = GOOD_NATS) -> str | Non
 
 def _is_right(answer: Mapping[str, Any], good_nats: float) -> bool:
     if answer["right"] is None:
-        return bool(answer.get("excess", 0.0) <= good_nats * max(1, answer["tokens"]))
+        return bool(answer["excess"] <= good_nats * max(1, answer["tokens"]))
     return bool(answer["right"])
 
 
@@ -58,18 +60,24 @@ def cases_report(design: Design, grids: Sequence[Grid], found: Sequence[Sequence
     Options: ``cases``, so many of a rule and pair; ``good_nats``.
     """
     good, num = float(design.options.get("good_nats", GOOD_NATS)), int(design.options.get("cases", 2))
-    counts, shown, kl = list[dict[str, Any]](), list[dict[str, Any]](), kl_thresholds(design)
-    for pair, records in _of_pairs(design, grids, found):
-        cases = {arm: [case_of(each, arm, good) for each in records] for arm in kl}
-        for arm, own in cases.items():
-            shares = {rule: estimate_to_json(wilson(own.count(rule), len(own))) for rule in RULES}
-            counts.append({"pair": pair, "arm": arm, "questions": len(own)} | shares)
-        nearest = sorted(kl, key=lambda arm: abs(kl[arm] - THRESHOLD))[:1]
-        for arm in nearest:
-            for rule in RULES:
-                some = [each for each, case in zip(records, cases[arm], strict=True) if case == rule]
-                shown += [{"pair": pair, "rule": rule} | _case(each, arm, kl[arm], PLACES[rule]) for each in some[:num]]
+    counts, shown, kl = list[dict[str, Any]](), list[dict[str, Any]](), kl_arms(design)
+    for pair in design.pairs:
+        records = [each for grid, own in zip(grids, found, strict=True) if grid.pair == pair for each in own]
+        for nats, arm in kl:
+            cases = [case_of(each, arm.name, good) for each in records]
+            shares = {rule: estimate_to_json(wilson(cases.count(rule), len(cases))) for rule in RULES}
+            counts.append({"pair": pair, "arm": arm.name, "questions": len(cases)} | shares)
+            if [arm.name] == _shown_arm(design):
+                for rule in RULES:
+                    some = [each for each, case in zip(records, cases, strict=True) if case == rule]
+                    own = {"pair": pair, "rule": rule}
+                    shown += [own | _case(each, arm.name, nats, PLACES[rule]) for each in some[:num]]
     return {"good_nats": good, "counts": counts, "cases": shown}
+
+
+def _shown_arm(design: Design) -> list[str]:
+    """Return the KL hand-off whose threshold is the nearest to 0.7 nats; none without one."""
+    return [arm.name for _, arm in sorted(kl_arms(design), key=lambda each: abs(each[0] - THRESHOLD))[:1]]
 
 
 def _case(record: Record, arm: str, threshold: float, place: str) -> dict[str, Any]:
@@ -80,23 +88,19 @@ def _case(record: Record, arm: str, threshold: float, place: str) -> dict[str, A
 
 
 def answers_report(design: Design, grids: Sequence[Grid], found: Sequence[Sequence[Record]]) -> dict[str, Any]:
-    """Keep the first answers of each kind, in the design's order: option ``answers``, one by default."""
+    """Keep the first answers of each kind, in the design's order, by both models and the KL hand-off nearest to 0.7.
+
+    Options: ``answers``, so many of a kind and pair; ``shown``, the names of more arms. Raises UsageError for others.
+    """
+    named = [check_known(name, [arm.name for arm in design.arms], "arm") for name in design.options.get("shown", ())]
+    arms = [*dict.fromkeys([*_shown_arm(design), *named])]
     num, shown, seen = int(design.options.get("answers", 1)), list[dict[str, Any]](), Counter[tuple[str, str]]()
-    for pair, records in _of_pairs(design, grids, found):
+    for grid, records in zip(grids, found, strict=True):
         for record in records:
-            seen[pair, record["kind"]] += 1
-            if seen[pair, record["kind"]] <= num:
-                arms = [arm.name for arm in design.arms]
-                shown.append({"pair": pair, "kind": record["kind"]} | _answers(record, arms))
+            seen[grid.pair, record["kind"]] += 1
+            if seen[grid.pair, record["kind"]] <= num:
+                shown.append({"pair": grid.pair, "kind": record["kind"]} | _answers(record, arms))
     return {"each": num, "answers": shown}
-
-
-def _of_pairs(
-    design: Design, grids: Sequence[Grid], found: Sequence[Sequence[Record]]
-) -> Iterator[tuple[str, list[Record]]]:
-    for pair in design.pairs:
-        own = [records for grid, records in zip(grids, found, strict=True) if grid.pair == pair]
-        yield pair, [each for records in own for each in records]
 
 
 def _answers(record: Record, arms: Sequence[str]) -> dict[str, Any]:
@@ -151,5 +155,11 @@ CASES_SECTION = Section(
     "cases", "Troublesome cases", answers_grids, cases_report, cases_document, ("cases", "good_nats"), needs_rows=False
 )
 ANSWERS_SECTION = Section(
-    "answers", "Individual outputs", answers_grids, answers_report, answers_document, ("answers",), needs_rows=False
+    "answers",
+    "Individual outputs",
+    answers_grids,
+    answers_report,
+    answers_document,
+    ("answers", "shown"),
+    needs_rows=False,
 )

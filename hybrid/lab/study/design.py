@@ -12,7 +12,7 @@ import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -27,6 +27,7 @@ from hybrid.lab.arms import Arm
 from hybrid.lab.experiments.frame import PRICES, SETTINGS, CacheAssumption, TokenPrices
 from hybrid.lab.experiments.grid import CLOUD, LOCAL, GradedQuestion, ModelPair, read_parts
 from hybrid.lab.experiments.questions import Half, as_questions, draw_problems, draw_questions, ordered, read_problems
+from hybrid.lab.experiments.world import NUM_CONTEXT
 from hybrid.lab.study.endpoint import EndpointPair
 from hybrid.lab.study.own_questions import read_own_questions
 from hybrid.run.composition import check_effect, policy_of
@@ -40,6 +41,8 @@ from hybrid.tasks.statistics import num_for_difference, num_for_rpi
 
 # So many questions of each pair where neither a number nor a power is given.
 NUM_QUESTIONS = 50
+# Tokens of a chat template, its system message among them.
+TEMPLATE_TOKENS = 128
 # What is said once for all arms, or is not of an answer's text.
 _NOT_OF_ARMS = {"temperature", "seed", "max_tokens", "offline", "conversation", "trace_rows", "learn"}
 
@@ -192,9 +195,19 @@ def read_design(path: Path, most: int | None = None, folder: Path | None = None)
     num = math.ceil((power.num_needed or NUM_QUESTIONS) / len(seeds))
     drawn: dict[int, dict[str, tuple[GradedQuestion, ...]]] = {seed: {} for seed in seeds}
     for seed, (name, pair) in product(seeds, table.pairs.items()):
-        asked = pair.questions or table.questions
+        asked, before = pair.questions or table.questions, {e.text for of in drawn.values() for e in of.get(name, ())}
         with within(path, *(("pairs", name) if pair.questions else ()), "questions"):
-            drawn[seed][name] = _draw(folder or path.parent, asked, min(asked.n or num, most or asked.n or num), seed)
+            wanted = min(asked.n or num, most or asked.n or num)
+            found = _draw(folder or path.parent, asked, wanted + len(before), seed)
+            # A question that two seeds ask would count twice.
+            drawn[seed][name] = tuple(e for e in found if e.text not in before)[:wanted]
+            if not drawn[seed][name]:
+                msg = f"no question is left for seed {seed}: ask fewer with n, or with fewer seeds"
+                raise UsageError(msg)
+    for name, models in pairs.items():
+        if isinstance(models, ModelPair):  # a token is a byte at the least, and a template adds a few
+            longest = max(len(e.text.encode()) + e.max_tokens for drawn_of in drawn.values() for e in drawn_of[name])
+            pairs[name] = replace(models, num_context=max(NUM_CONTEXT, longest + TEMPLATE_TOKENS))
     more = table.temperature, table.options, cap, power
     return Design(table.name or path.stem, table.sections, pairs, drawn, arms, tariffs, *more)
 
@@ -237,7 +250,11 @@ def _draw(folder: Path, table: _QuestionsTable, num: int, seed: int) -> tuple[Gr
         msg = f"path is {'missing: the file of' if table.path is None else 'not for'} the kind {table.kind}"
         raise UsageError(msg)
     if table.kind == "problems":
-        return as_questions(draw_problems(table.split, math.ceil(num / len(FAMILIES)), seed)[:num])
+        try:
+            return as_questions(draw_problems(table.split, math.ceil(num / len(FAMILIES)), seed)[:num])
+        except ValueError as error:
+            msg = f"n is too much for all seeds: {error}"
+            raise UsageError(msg) from None
     if table.kind == "assistant":
         return tuple(draw_questions(table.split, num, seed))
     path = folder / (table.path or "")
@@ -292,7 +309,9 @@ def _arms(path: Path, tables: Iterable[Mapping[str, Any]]) -> tuple[Arm, ...]:
 
 
 def _combined(table: Mapping[str, Any]) -> Iterator[Arm]:
-    for key in ("policy", *table):
+    if "policy" not in table:
+        raise UsageError("policy is missing")
+    for key in table:
         check_known(key, {"name", *names_for(SettingScope.ANSWER) - _NOT_OF_ARMS}, "setting of an arm")
     swept = {key: value if isinstance(value, list) else [value] for key, value in table.items() if key != "name"}
     for values in product(*swept.values()):

@@ -5,14 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hybrid.errors import UsageError
+from hybrid.lab.study.adaptive import ADAPTIVE_SECTION
 from hybrid.lab.study.cases import ANSWERS_SECTION, CASES_SECTION
 from hybrid.lab.study.design import Design, check_known
 from hybrid.lab.study.endpoint import EndpointPair
+from hybrid.lab.study.exploration import EXPLORATION_SECTION
+from hybrid.lab.study.row_sections import ROW_SECTIONS
 from hybrid.lab.study.section import Section
 from hybrid.lab.study.threshold import LOSS_SECTION, THRESHOLD_SECTION
 
 SECTIONS: Mapping[str, Section] = {
-    section.name: section for section in (THRESHOLD_SECTION, LOSS_SECTION, CASES_SECTION, ANSWERS_SECTION)
+    section.name: section
+    for section in (
+        THRESHOLD_SECTION,
+        LOSS_SECTION,
+        *ROW_SECTIONS,
+        CASES_SECTION,
+        ANSWERS_SECTION,
+        EXPLORATION_SECTION,
+        ADAPTIVE_SECTION,
+    )
 }
 
 

@@ -23,7 +23,7 @@ from hybrid.lab.experiments.frame import Answers, Frame, Ways, bills, column, pa
 from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid, Record
 from hybrid.lab.experiments.peers_report import best_share
 from hybrid.lab.experiments.problem_report import answers_of, cloud_share
-from hybrid.lab.study.answers import answers_grids, kl_thresholds
+from hybrid.lab.study.answers import answers_grids, kl_arms, rule_of
 from hybrid.lab.study.design import Design, NamedTariff
 from hybrid.lab.study.section import Section
 from hybrid.prob import Floats
@@ -60,13 +60,9 @@ def ways_of(records: Sequence[Record], arms: Sequence[Arm], measure: Measure, ta
 
 def rule_ways(arms: Sequence[Arm], ways: Ways) -> dict[str, Ways]:
     """Return the ways of each policy, its dials and both models alone, and of the coin, which has these."""
-    rules, both = [_rule(arm) for arm in arms], [len(arms), len(arms) + 1]
+    rules, both = [rule_of(arm) for arm in arms], [len(arms), len(arms) + 1]
     places = {rule: [i for i, name in enumerate(rules) if name == rule] + both for rule in rules} | {COIN: both}
     return {rule: (ways[0][own], ways[1][own]) for rule, own in places.items()}
-
-
-def _rule(arm: Arm) -> str:
-    return arm.policy.partition(":")[0]
 
 
 def area_under(shares: Floats, paid: Floats) -> Floats:
@@ -88,11 +84,12 @@ def recovery_report(
     for pair in design.pairs:
         for name, measure in measures.items():
             of_seeds = {
-                grid.seed: [each for each in records if each["arms"][CLOUD.name].get(name) is not None]
+                grid.seed: measured
                 for grid, records in zip(grids, found, strict=True)
                 if grid.pair == pair
+                and (measured := [each for each in records if each["arms"][CLOUD.name].get(name) is not None])
             }
-            if all(of_seeds.values()):
+            if of_seeds:
                 part = _part(design, [each for some in of_seeds.values() for each in some], name, measure)
                 seeds = [*_differences(design, of_seeds, measure)]
                 parts.append({"pair": pair, "measure": name} | part | {"seeds": seeds})
@@ -100,8 +97,9 @@ def recovery_report(
 
 
 def _part(design: Design, records: Sequence[Record], name: str, measure: Measure) -> dict[str, Any]:
-    nats = kl_thresholds(design)
-    arms = [*_kl_arms(design), *(arm for arm in design.arms if arm.name not in nats)]
+    nats = {arm.name: min(limit, MOST_NATS) for limit, arm in kl_arms(design)}
+    kl = [arm for _, arm in kl_arms(design)]
+    arms = [*kl, *(arm for arm in design.arms if arm.name not in nats)]
     ways = {tariff.name: ways_of(records, arms, measure, tariff) for tariff in design.tariffs}
     rules = {tariff: rule_ways(arms, each) for tariff, each in ways.items()}
 
@@ -116,8 +114,8 @@ def _part(design: Design, records: Sequence[Record], name: str, measure: Measure
         texts = {model: zip(answers, answers_of(records, model), strict=True) for model in BOTH}
         return {
             "arm": arm.name,
-            "rule": _rule(arm),
-            "nats": min(nats[arm.name], MOST_NATS) if arm.name in nats else None,
+            "rule": rule_of(arm),
+            "nats": nats.get(arm.name),
             "level": level(records, arm.name),
             "share": told(shares),
             "bill": {tariff: told(paid[i]) for tariff, (_, paid) in ways.items()},
@@ -130,15 +128,12 @@ def _part(design: Design, records: Sequence[Record], name: str, measure: Measure
 
     def kind(name: str) -> dict[str, Any]:
         some = [each for each in records if each["kind"] == name]
-        shares = ways_of(some, _kl_arms(design), measure, design.tariffs[0])[0]
+        shares = ways_of(some, kl, measure, design.tariffs[0])[0]
         own = {arm: told(share) for arm, share in zip(nats, shares, strict=False)}
         return {"kind": name, "questions": len(some), "shares": own} | {model: level(some, model) for model in BOTH}
 
-    def areas(of_rules: Mapping[str, Ways]) -> list[dict[str, Any]]:
-        return [
-            {"rule": rule, "area": told(area_under(*own))} | told_bills(own, RECOVERED)
-            for rule, own in of_rules.items()
-        ]
+    def areas(of: Mapping[str, Ways]) -> list[dict[str, Any]]:
+        return [{"rule": e, "area": told(area_under(*own))} | told_bills(own, RECOVERED) for e, own in of.items()]
 
     return {
         "questions": len(records),
@@ -147,11 +142,6 @@ def _part(design: Design, records: Sequence[Record], name: str, measure: Measure
         "beside_kl": {tariff: _beside_kl([*nats], ways[tariff], each) for tariff, each in rules.items()},
         "kinds": [kind(each) for each in dict.fromkeys(each["kind"] for each in records)],
     }
-
-
-def _kl_arms(design: Design) -> list[Arm]:
-    named = {arm.name: arm for arm in design.arms}
-    return [named[name] for name in kl_thresholds(design)]
 
 
 def _beside_kl(kl: Sequence[str], ways: Ways, rules: Mapping[str, Ways]) -> dict[str, Any] | None:
@@ -178,7 +168,7 @@ def _differences(
     design: Design, of_seeds: Mapping[int, Sequence[Record]], measure: Measure
 ) -> Iterator[dict[str, Any]]:
     """Yield the KL hand-off's share with one seed less that with another, each drawn again for itself."""
-    kl, tariff = _kl_arms(design), design.tariffs[0]
+    kl, tariff = [arm for _, arm in kl_arms(design)], design.tariffs[0]
     shares = {seed: ways_of(records, kl, measure, tariff)[0] for seed, records in of_seeds.items()}
     for (one, ours), (other, theirs) in combinations(shares.items(), 2):
         for i, arm in enumerate(kl):
@@ -249,8 +239,7 @@ def _charts(part: Mapping[str, Any], tariff: str) -> Iterator[Chart]:
     rules: dict[str, list[tuple[float | None, float, float]]] = {}
     for row in part["rows"]:
         if (share := row["share"]["value"]) is not None:
-            point = row["nats"], row["bill"][tariff]["value"], share
-            rules.setdefault(row["rule"], []).append(point)
+            rules.setdefault(row["rule"], []).append((row["nats"], row["bill"][tariff]["value"], share))
     if not rules:
         return
     points = [point for own in rules.values() for point in own]
@@ -259,9 +248,8 @@ def _charts(part: Mapping[str, Any], tariff: str) -> Iterator[Chart]:
     kl = [(rule, [(dial, share) for dial, _, share in own if dial is not None]) for rule, own in rules.items()]
     yield Chart(f"{part['pair']}: recovered, by KL's threshold", nats, up, [line for line in kl if line[1]])
     most = max(1.0, *(bill for _, bill, _ in points))
-    paid = Axis(
-        f"bill of the cloud's, {tariff}", 0.0, most, [(each / 2, f"{each / 2:g}") for each in range(int(2 * most) + 1)]
-    )
+    ticks = [(each / 2, f"{each / 2:g}") for each in range(int(2 * most) + 1)]
+    paid = Axis(f"bill of the cloud's, {tariff}", 0.0, most, ticks)
     lines = [(rule, [(bill, share) for _, bill, share in own]) for rule, own in rules.items()]
     coin = (COIN, [(0.0, 0.0), (1.0, 1.0)])
     dots = [(rule, of[0]) for rule, of in lines if len(of) == 1]

@@ -273,7 +273,7 @@ def _fsd(choices: PolicyOptions, nats: float) -> Policy:
 
 KL = Preset(
     "kl",
-    "check every span; the cloud takes the pen where KL exceeds the threshold",
+    "check every span; the cloud takes the pen where KL exceeds the threshold (kl:adaptive learns its settings)",
     source="the 2023 draft paper, checked everywhere; the cloud keeps the pen until the models agree",
     make=_kl,
     number=THRESHOLD,
