@@ -85,7 +85,13 @@ def test_seeds_draw_questions_of_their_own_and_one_seed_is_a_part_of_all(write):
     design = read_design(write(DESIGN))
     parts = [design.drawn[seed]["bundled"] for seed in design.seeds]
     assert design.questions["bundled"] == parts[0] + parts[1]
-    assert not {each.text for each in parts[0]} & {each.text for each in parts[1]}, "a question would count twice"
+    for asked in each_of(design.questions.values()):
+        assert len({each.text for each in asked}) == len(asked), "a question would count twice"
+    assert parts[0] != parts[1]
+    few = read_design(write(DESIGN.replace("[3, 1]", "[0, 1]"), "".join(MINE.splitlines(keepends=True)[:4]))).questions[
+        "mine"
+    ]
+    assert {each.text for each in few} == {f"{n} * 7?" for n in range(4)}
     assert read_design(write(DESIGN)) == design
     quick = read_design(write(DESIGN), most=5)
     assert quick.seeds == (3,)
@@ -119,6 +125,8 @@ FAULTS = [
     ('"kl"', '"kll"', "[arms.1] no policy is called 'kll'"),
     ('["excess", "once"]\n', '"cloud"\nname = "cloud"\n', "[arms.2] "),
     ("half_width = 0.2", "half_width = 2", "[power] half_width must be less than 1.0 (it is 2)"),
+    ("k = [1, 5]", "k = 0", "[options] k must be more than 0.0 (it is 0)"),
+    ("k = [1, 5]", 'k = "x"', "[options] k must be a number (it is 'x')"),
     ("half_width", "halfwidth", "[power] halfwidth is not known: did you mean half_width?"),
 ]
 

@@ -181,6 +181,14 @@ def test_new_writes_a_design_that_is_read_and_never_overwrites(study):
     assert "there is no design owm" in study("new", "owm").output
 
 
+def test_options_that_a_section_cannot_read_are_one_sentence(study, monkeypatch):
+    reads = MADE._replace(grids=lambda design: (float(design.options["k"][0]),), options=("k",))
+    monkeypatch.setattr(running, "sections_of", lambda design: (reads,))
+    ended = study("run", "my.toml", "--out", "kept", design=f'{DESIGN}[options]\nk = ["x"]\n')
+    assert ended.exit_code == 2
+    assert "hybrid: my.toml: [options] section made cannot read them: could not convert string" in ended.output
+
+
 def test_mistakes_end_in_one_sentence_and_an_interruption_says_how_to_go_on(study, monkeypatch):
     for words, told in each_of(
         (

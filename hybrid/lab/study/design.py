@@ -47,6 +47,8 @@ TEMPLATE_TOKENS = 128
 _NOT_OF_ARMS = {"temperature", "seed", "max_tokens", "offline", "conversation", "trace_rows", "learn"}
 
 
+# What a section's own number may be.
+PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Pair: TypeAlias = ModelPair | EndpointPair
 DrawnQuestions: TypeAlias = Mapping[str, tuple[GradedQuestion, ...]]
 
@@ -156,7 +158,7 @@ class _DesignTable(_Table):
     questions: _QuestionsTable = _QuestionsTable()
     arms: tuple[Mapping[str, Any], ...] = ()
     power: Power = Power()
-    options: Mapping[str, Any] = {}
+    options: Mapping[str, PositiveNumber | tuple[PositiveNumber, ...] | tuple[str, ...]] = {}
 
 
 _TABLES: Mapping[str, type[BaseModel]] = {"questions": _QuestionsTable, "pairs": _PairTable, "power": Power}
@@ -176,6 +178,7 @@ def read_design(path: Path, most: int | None = None, folder: Path | None = None)
         inner = error.errors()[0]["loc"][:-1]
         owner = next((kind for name, kind in _TABLES.items() if name in inner), _DesignTable)
         where, fault = told_fault(error, owner.model_fields)
+        where = where[:2] if where[:1] == ("options",) else where  # the rest says which type was tried
         with within(path, *where[:-1]):
             raise UsageError(" ".join((*where[-1:], fault))) from None
     except (ValueError, RecursionError) as error:

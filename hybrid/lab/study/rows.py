@@ -52,7 +52,7 @@ TREE = 3
 SLACK_NATS, DIGITS = 1e-6, 9
 # The temperatures that are tried, and how many tokens an endpoint shows there.
 TEMPERATURES, HEATED_K = (0.3, 0.5, 0.7, 1.0, 1.3, 1.5), 20
-ReadText: TypeAlias = dict[str, Any]
+TextReading: TypeAlias = dict[str, Any]
 """What ``read_text`` gives."""
 
 
@@ -75,7 +75,7 @@ async def try_rows(
     return {"text": question.text, "kind": question.kind, "seed": sampling.seed, "texts": texts, "arms": spent}
 
 
-def read_text(world: World, prompt: Ids, text: Ids, temperatures: Sequence[float]) -> ReadText:
+def read_text(world: World, prompt: Ids, text: Ids, temperatures: Sequence[float]) -> TextReading:
     """Return a text's ``positions``, and by temperature (``heated``) the sums of ``compare_heated`` over them.
 
     A position is that of ``compare_rows`` and ``show_lists``, with ``floor``: KL between two readings of the cloud's
@@ -90,7 +90,7 @@ def read_text(world: World, prompt: Ids, text: Ids, temperatures: Sequence[float
         for at in temperatures:
             heated[f"{at:g}"] += compare_heated(target, draft, at)
     found = {"positions": positions, "heated": {at: sums.tolist() for at, sums in heated.items()}}
-    told: ReadText = json.loads(json.dumps(found), parse_float=lambda number: round(float(number), DIGITS))
+    told: TextReading = json.loads(json.dumps(found), parse_float=lambda number: round(float(number), DIGITS))
     return told
 
 

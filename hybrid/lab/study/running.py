@@ -38,7 +38,14 @@ class Study:
     @cached_property
     def parts(self) -> list[tuple[Section, tuple[Grid, ...]]]:
         """Each section with its grids. Raises UsageError for sections that cannot be."""
-        return [(section, section.grids(self.design)) for section in sections_of(self.design)]
+        parts = []
+        for section in sections_of(self.design):
+            try:
+                parts.append((section, section.grids(self.design)))
+            except (TypeError, ValueError) as error:
+                msg = f"[options] section {section.name} cannot read them: {error}"
+                raise UsageError(msg) from None
+        return parts
 
     @cached_property
     def run(self) -> GridRun:
