@@ -17,8 +17,7 @@ from hybrid.cli import app
 from hybrid.engine.vocabulary import VocabularyFile
 from hybrid.errors import EngineError
 from hybrid.lab.experiments import grid
-from hybrid.lab.experiments.grid import CLOUD, LOCAL
-from hybrid.lab.experiments.trials import text_grid
+from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid
 from hybrid.lab.study import running
 from hybrid.lab.study.design import Power, read_design
 from hybrid.lab.study.running import Study, power_lines
@@ -46,9 +45,14 @@ half_width = 0.2
 CHARGES = DESIGN.replace('cloud = "large"', 'cloud = "http://127.0.0.1:1/v1"\nprice = "1/0.1/4"')
 
 
+async def answer_nothing(*_):
+    raise AssertionError("the records are made by hand")
+
+
 def made_grids(design):
     arms = (CLOUD, LOCAL, *design.arms)
-    return tuple(text_grid(pair, pair, design.questions[pair], arms) for pair in design.pairs)
+    asked = {pair: design.questions[pair] for pair in design.pairs}
+    return tuple(Grid(pair, pair, each, answer_nothing, (), len(arms), arms) for pair, each in asked.items())
 
 
 NO_RUN = "hybrid: . holds no run of hybrid experiment (the same command as before begins it again)\n"
