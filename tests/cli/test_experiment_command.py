@@ -17,7 +17,7 @@ from hybrid.cli import app
 from hybrid.engine.vocabulary import VocabularyFile
 from hybrid.errors import EngineError
 from hybrid.lab.experiments import grid
-from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid
+from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid, arms_to_json
 from hybrid.lab.study import running
 from hybrid.lab.study.design import Power, read_design
 from hybrid.lab.study.running import Study, power_lines
@@ -52,7 +52,8 @@ async def answer_nothing(*_):
 def made_grids(design):
     arms = (CLOUD, LOCAL, *design.arms)
     asked = {pair: design.questions[pair] for pair in design.pairs}
-    return tuple(Grid(pair, pair, each, answer_nothing, (), len(arms), arms) for pair, each in asked.items())
+    more = (answer_nothing, (arms_to_json(arms),), len(arms), arms)
+    return tuple(Grid(pair, pair, each, *more) for pair, each in asked.items())
 
 
 NO_RUN = "hybrid: . holds no run of hybrid experiment (the same command as before begins it again)\n"
