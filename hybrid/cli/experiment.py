@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,15 +69,19 @@ def run(
 ) -> None:
     """Run what a design says, or what is left of it, and write the report beside the records."""
     with exit_codes():
-        from hybrid.lab.experiments.grid import run_grids  # noqa: PLC0415  (help needs no models)
+        from hybrid.lab.experiments.grid import read_parts, run_grids  # noqa: PLC0415  (help needs no models)
         from hybrid.lab.study.design import read_design, within  # noqa: PLC0415
         from hybrid.lab.study.running import Study, power_lines  # noqa: PLC0415
-        from hybrid.store.files import make_folder  # noqa: PLC0415
+        from hybrid.store.files import LineFile, make_folder  # noqa: PLC0415
 
         most, folder = QUICK if quick else None, out.resolve()
         study = Study(read_design(path, most), folder, processes)
         with within(path):
             plan = study.plan()
+        before = _begun(folder)
+        if before and before[0] != path.resolve() and read_parts(folder) and not plan["answered_before"]:
+            msg = f"--out {out} holds the records of {before[0]}, and none of this design: give another folder"
+            raise UsageError(msg)
         for line in [*plan_lines(plan), *power_lines(study.design.power, {})]:
             typer.echo(f"hybrid: {line}", err=True)
         try:
@@ -84,17 +89,19 @@ def run(
         except OSError as error:
             msg = f"--out {out}: {error.strerror}"
             raise UsageError(msg) from None
-        write_whole(folder / path.name, path.read_text(encoding="utf-8"))
         words = ["hybrid", "experiment", "run", str(path), "--out", str(out), *(["--quick"] if quick else [])]
-        begun = {"design": str(path.resolve()), "most": most, "command": shlex.join(words)}
-        write_whole(folder / "run.json", json.dumps(begun) + "\n")
-        try:
-            with progress("the models are loaded") as report_progress:
-                found = run_grids(study.run, report_progress)
-        except KeyboardInterrupt:
-            typer.echo(f"hybrid: interrupted; what was answered is kept: {shlex.join(words)} goes on", err=True)
-            raise
-        _write(study, study.report(found) | {"command": begun["command"]}, as_json=as_json)
+        command = shlex.join(words)
+        with closing(LineFile(folder / "run.lock", "another run is at work in this folder")):
+            write_whole(folder / path.name, path.read_text(encoding="utf-8"))
+            begun = {"design": str(path.resolve()), "most": most, "command": command}
+            write_whole(folder / "run.json", json.dumps(begun) + "\n")
+            try:
+                with progress("the models are loaded") as report_progress:
+                    found = run_grids(study.run, report_progress)
+            except KeyboardInterrupt:
+                typer.echo(f"hybrid: interrupted; what was answered is kept: {command} goes on", err=True)
+                raise
+            _write(study, study.report(found) | {"command": command}, as_json=as_json)
 
 
 @experiment.command("report")
@@ -106,14 +113,21 @@ def report(
         from hybrid.lab.study.design import read_design  # noqa: PLC0415
         from hybrid.lab.study.running import Study  # noqa: PLC0415
 
-        try:
-            begun = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-            design, most, command = Path(begun["design"]), begun["most"], begun["command"]
-        except (OSError, ValueError, KeyError, TypeError):
-            msg = f"{folder} holds no run of hybrid experiment"
-            raise UsageError(msg) from None
+        if (begun := _begun(folder)) is None:
+            msg = f"{folder} holds no run of hybrid experiment (the same command as before begins it again)"
+            raise UsageError(msg)
+        design, most, command = begun
         study = Study(read_design(folder / design.name, most, design.parent), folder.resolve())
         _write(study, study.report(study.recorded()) | {"command": command}, as_json=as_json)
+
+
+def _begun(folder: Path) -> tuple[Path, int | None, str] | None:
+    """Return the design of a folder, how many questions were wanted at most, and the command; None: there is none."""
+    try:
+        begun = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        return Path(begun["design"]), begun["most"], begun["command"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def plan_lines(plan: dict[str, Any]) -> list[str]:
@@ -123,7 +137,8 @@ def plan_lines(plan: dict[str, Any]) -> list[str]:
     lines = [f"{plan['questions']} questions{before}: {most}"]
     for pair, worst in plan["worst_nanousd"].items():
         cap = "no cap is needed" if plan["cap_nanousd"] is None else f"the cap is {as_usd(plan['cap_nanousd'])}"
-        lines.append(f"{pair}: at most {as_usd(worst)}, if every token is a request; {cap}")
+        about = f"about {as_usd(plan['expected_nanousd'][pair])} for answers of full length"
+        lines.append(f"{pair}: {about}; at most {as_usd(worst)}, if every token is a request; {cap}")
     return lines
 
 

@@ -24,7 +24,7 @@ from hybrid.policy.stages import ChainLevel, draft
 from hybrid.settings.policy_choices import Choice
 from hybrid.types import Ids
 
-ReadText: TypeAlias = Callable[[Ids], tuple[str, int | None]]
+ReadAnswer: TypeAlias = Callable[[Ids], tuple[str, int | None]]
 """Returns the answer that tokens show, and how many of them until a stop string is complete; None: none is."""
 
 # So many tokens are drafted at once: then a stop string is looked for, and their rows are dropped.
@@ -61,7 +61,7 @@ def final_answer(text: str) -> str:
     return " ".join(re.split(r"answer:|=|\bis\b", last)[-1].split()).removesuffix(".")
 
 
-def explore(rule: BranchRule, stages: Sequence[ChainLevel], progress: Progress, read: ReadText) -> Flow[None]:
+def explore(rule: BranchRule, stages: Sequence[ChainLevel], progress: Progress, read: ReadAnswer) -> Flow[None]:
     """Draw the branches, have them scored where that is the rule, and show one."""
     drawn: dict[Ids, Branch] = {}
     for number in range(rule.num):
@@ -91,7 +91,7 @@ def choose_branch(rule: BranchRule, branches: Sequence[Branch]) -> Branch:
     return max(branches, key=lambda each: (votes[final_answer(each.text)], each.local_logprob / len(each.tokens)))
 
 
-def _draw(stages: Sequence[ChainLevel], progress: Progress, read: ReadText) -> Flow[Branch]:
+def _draw(stages: Sequence[ChainLevel], progress: Progress, read: ReadAnswer) -> Flow[Branch]:
     branch, over = Branch((), "", 0.0), False
     while not over:
         at, limit = ids(branch.tokens), min(BLOCK, progress.max_tokens - len(branch.tokens))

@@ -37,7 +37,7 @@ import sys
 from dataclasses import replace
 
 from hybrid.defer import CriticNumbers
-from hybrid.policy.branches import ReadText, explore
+from hybrid.policy.branches import ReadAnswer, explore
 from hybrid.policy.gates import ALWAYS, NEVER, Coin
 from hybrid.policy.judges import DraftedSpan, Judge, TailDraw, Verdict
 from hybrid.policy.plan import DraftPlan, JudgedSpan
@@ -83,7 +83,7 @@ def decode(
     coin: Coin,
     end_ids: frozenset[int] = frozenset(),
     max_tokens: int = TO_THE_END,
-    read: ReadText = lambda _: ("", None),
+    read: ReadAnswer = lambda _: ("", None),
 ) -> Flow[None]:
     """Write one answer under ``policy``, from its first token to its last. A policy that compares tosses no coin.
 

@@ -332,9 +332,8 @@ class AsyncClient:
         connected, decides = model() is not None, decoding.policy.planner is not None
         can = await verifier.connect(connected=connected, decides=decides) if decoding.policy.needs else None
         decoding = decoding if can is None else decoding.within_reach(can)
-        if (choice := await memory.choose_arm(question, decoding, can, budget)) is not None:
-            decoding = decoding.under(choice.arm)
-            builder.note(f"kl:adaptive chose {choice.arm}: {choice.why}")
+        choice = await memory.choose_arm(question, decoding, can, budget, builder)
+        decoding = decoding if choice is None else decoding.under(choice.arm)
         bound = await memory.bind(question, decoding, can, budget)
         observers += [] if bound is None else bound.observers(builder.note)
         room, settings = contexts.words.num_context - len(question.ids), decoding.settings
@@ -344,8 +343,7 @@ class AsyncClient:
         builder.notes_of = await memory.notes_of(policy, can, builder)
         told = settings.trace_rows
         recording = recording_of(settings, policy, await contexts.pieces(), question.concepts) if told else None
-        overlap = settings.overlap and policy.branches is None  # a branch ends where it is checked
-        limits = AnswerLimits(most_tokens(settings, room), overlap, recording)
+        limits = AnswerLimits(most_tokens(settings, room), settings.overlap and not policy.branches, recording)
         writers = await local_writers(contexts, context, question, policy)
         builder.local_models, builder.experts, builder.cloud_model = writers.names, writers.weights, model
         driver = Driver(question.rendered, writers.drafter, context.worker, verifier, builder, limits, writers.levels)

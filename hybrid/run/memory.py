@@ -28,7 +28,7 @@ from hybrid.run.local_writers import Question
 from hybrid.settings.config import Settings
 from hybrid.spend import Account, AnswerBudget
 
-NOTHING_CHARGED = "nothing is learned where no price is known, or nothing is charged (--price P/C/O)"
+NOTHING_CHARGED = ", and nothing is learned where no price is known, or nothing is charged (--price P/C/O)"
 
 
 class ClientMemory:
@@ -63,15 +63,21 @@ class ClientMemory:
         return (*always, partial(self.chains.observe, chain=question.chain)) if self._local.drafters else always
 
     async def choose_arm(
-        self, question: Question, decoding: Decoding, can: Capabilities | None, budget: AnswerBudget
+        self,
+        question: Question,
+        decoding: Decoding,
+        can: Capabilities | None,
+        budget: AnswerBudget,
+        builder: AnswerBuilder,
     ) -> ArmChoice | None:
-        """Choose the settings of an answer under ``kl:adaptive``; None: another policy, or the cloud is not reached."""
+        """Choose and tell the settings of an answer under ``kl:adaptive``; None: another policy, or no cloud."""
         settings, charged = decoding.settings, budget.price is not None and not budget.price.free
         if settings.policy != ADAPTIVE or can is None:
             return None
-        learns = settings.learn and charged
-        choice = await self.pair.choose_arm(can.model, (settings.seed, question.ids), learns=learns)
-        return choice if charged else choice._replace(why=f"{choice.why}, and {NOTHING_CHARGED}")
+        key, learns = (settings.seed, question.ids), settings.learn and charged
+        choice = await self.pair.choose_arm(can.model, key, learns=learns)
+        builder.note(f"{ADAPTIVE} chose {choice.arm}: {choice.why}{'' if charged else NOTHING_CHARGED}")
+        return choice
 
     def pair_observer(
         self, question: Question, policy: Policy, model: Callable[[], str | None], choice: ArmChoice | None = None

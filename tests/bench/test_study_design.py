@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 from cases import each_of
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
+from hybrid.cli.experiment import DESIGNS
 from hybrid.errors import UsageError
 from hybrid.lab.arms import Arm
 from hybrid.lab.experiments.frame import SETTINGS, TokenPrices
@@ -85,7 +87,13 @@ def test_seeds_draw_questions_of_their_own_and_one_seed_is_a_part_of_all(write):
     design = read_design(write(DESIGN))
     parts = [design.drawn[seed]["bundled"] for seed in design.seeds]
     assert design.questions["bundled"] == parts[0] + parts[1]
-    assert not {each.text for each in parts[0]} & {each.text for each in parts[1]}, "a question would count twice"
+    for asked in each_of(design.questions.values()):
+        assert len({each.text for each in asked}) == len(asked), "a question would count twice"
+    assert parts[0] != parts[1]
+    few = read_design(write(DESIGN.replace("[3, 1]", "[0, 1]"), "".join(MINE.splitlines(keepends=True)[:4]))).questions[
+        "mine"
+    ]
+    assert {each.text for each in few} == {f"{n} * 7?" for n in range(4)}
     assert read_design(write(DESIGN)) == design
     quick = read_design(write(DESIGN), most=5)
     assert quick.seeds == (3,)
@@ -100,7 +108,10 @@ FAULTS = [
     ("cap = 0.5", "cap = -1", "cap: '-1' is not an amount of USD"),
     ("cap = 0.5", "cap 0.5", "no TOML"),
     ('"2/0.2/8 C"', '"2/0.2/8"', "tariffs: '2/0.2/8' is no price with one of U, C, S, SU, new"),
-    ('local = "small"', 'lokal = "small"', "[pairs.bundled] local is missing"),
+    ("seeds = [3, 1]", "seeds = 0", "seeds must be a list (it is 0)"),
+    ('local = "small"', "", "[pairs.bundled] local is missing"),
+    ('local = "small"', 'lokal = "small"', "[pairs.bundled] lokal is not known: did you mean local?"),
+    ("[pairs.bundled]", "[pair.bundled]", "pair is not known: did you mean pairs?"),
     ('local = "small"', 'local = "smal"', "[pairs.bundled] there is no model smal"),
     ('local = "small"', 'local = "smal.gguf"', "[pairs.bundled] there is no model smal.gguf"),
     ('cloud = "large"', 'cloud = "large"\nprice = "1/0.1/4"', "[pairs.bundled] price is of an endpoint"),
@@ -113,12 +124,15 @@ FAULTS = [
     ('"mine.jsonl"', '"other.jsonl"', "other.jsonl cannot be read as questions"),
     ("threshold = [", "treshold = [", "[arms.1] treshold is no setting of an arm: did you mean threshold?"),
     ("threshold = [0.1,", "threshold = [-0.1,", "[arms.1] threshold: must be at least 0.0 (it is -0.1)"),
+    ("[0.1, 0.3]", "[]", "[arms.1] threshold must not be empty"),
     ("span = [8, 32]", "entropy = 1", "[arms.1] entropy changes nothing in the policy kl"),
     ('policy = "kl"', "", "[arms.1] policy is missing"),
     ("n = 2", "n = 5", "[pairs.mine.questions] no question is left for seed 1"),
     ('"kl"', '"kll"', "[arms.1] no policy is called 'kll'"),
     ('["excess", "once"]\n', '"cloud"\nname = "cloud"\n', "[arms.2] "),
     ("half_width = 0.2", "half_width = 2", "[power] half_width must be less than 1.0 (it is 2)"),
+    ("k = [1, 5]", "k = 0", "[options] k must be more than 0.0 (it is 0)"),
+    ("k = [1, 5]", 'k = "x"', "[options] k must be a number (it is 'x')"),
     ("half_width", "halfwidth", "[power] halfwidth is not known: did you mean half_width?"),
 ]
 
@@ -132,6 +146,10 @@ def test_a_mistake_is_one_sentence_that_names_file_table_and_key(write, old, new
     assert str(path) in str(refused.value)
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_byte_order_mark_before_a_design_or_its_questions_is_passed_over(write):
+    assert read_design(write(f"\ufeff{DESIGN}", f"\ufeff{MINE}")) == read_design(write(DESIGN))
 
 
 def test_more_problems_than_there_are_and_a_pair_without_a_common_vocabulary_are_refused(write):
@@ -170,6 +188,10 @@ def test_a_section_that_is_not_there_an_option_of_none_and_rows_of_an_endpoint_a
     design = read_design(write(DESIGN))
     known = {"x": section("x", needs_rows=False), "rows": section("rows")}
     assert sections_of(design, known) == (known["x"],)
+    alone = replace(design, arms=(), options={})
+    assert sections_of(alone, known) == (known["x"],)
+    with pytest.raises(UsageError, match="section loss compares arms, and there is none beside the two models"):
+        sections_of(replace(alone, sections=("answers", "loss")))
     for old, new, told in each_of(
         (
             ('["x"]', '["row"]', "row is no section: did you mean rows?"),
@@ -180,3 +202,17 @@ def test_a_section_that_is_not_there_an_option_of_none_and_rows_of_an_endpoint_a
         with pytest.raises(UsageError) as refused:
             sections_of(read_design(write(DESIGN.replace(old, new))), known)
         assert told in str(refused.value)
+
+
+def test_the_design_of_losses_has_every_rule_that_judges_greedy_text_on_two_pairs(tmp_path):
+    """Its pairs are real models, which not every machine has: the bundled ones stand in their place."""
+    told = (DESIGNS / "loss.toml").read_text(encoding="utf-8")
+    for name, other in (("real:q3", "small"), ("real:d2", "small"), ("real", "large")):
+        told = told.replace(f'"{name}"', f'"{other}"')
+    (tmp_path / "loss.toml").write_text(told, encoding="utf-8")
+    design = read_design(tmp_path / "loss.toml", most=1)
+    assert [len(each) for each in design.questions.values()] == [1, 1]
+    assert [tariff.setting for tariff in design.tariffs] == list(SETTINGS)
+    rules = {arm.policy for arm in design.arms}
+    assert not rules & {"exact", "block", "u-hlm"}
+    assert {"kl", "doubt", "excess", "once", "random", "certified", "bild", "greedy-exact"} < rules

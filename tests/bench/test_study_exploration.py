@@ -185,3 +185,21 @@ def test_the_design_that_ships_is_one():
     design = read_design(DESIGNS / "exploration.toml")
     assert [section.name for section in sections_of(design)] == ["exploration"]
     assert [arm.policy for arm in design.arms] == ["auto"]
+
+
+def test_without_a_clear_gap_that_is_said_and_no_share_is(told):
+    records, _ = told
+    alike = [
+        (
+            {"arms": one["arms"] | {"cloud": one["arms"]["local"] | {"requests": one["arms"]["cloud"]["requests"]}}},
+            other,
+        )
+        for one, other in records
+    ]
+    pairs = {"bundled": ModelPair(BUNDLED_LOCAL, BUNDLED_CLOUD)}
+    questions = {0: {"bundled": as_questions(draw_problems("calibration", 5, 0))[:60]}}
+    design = Design("x", ("exploration",), pairs, questions, (Arm("auto", "auto"),), TARIFFS)
+    report = exploration_report(design, exploration_grids(design), [[a for a, _ in alike], [b for _, b in alike]])
+    assert report["summary"] == ["bundled: the gap between the two models is not clear."]
+    assert {row["share"]["value"] for row in report["parts"][0]["rows"]} == {None}
+    assert exploration_document(report)

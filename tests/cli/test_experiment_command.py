@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cases import each_of
 from typer.testing import CliRunner
 
+from hybrid.assemble import BUNDLED_LOCAL
 from hybrid.cli import app
+from hybrid.engine.vocabulary import VocabularyFile
 from hybrid.errors import EngineError
 from hybrid.lab.experiments import grid
-from hybrid.lab.experiments.grid import CLOUD, LOCAL
-from hybrid.lab.experiments.trials import text_grid
+from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid
 from hybrid.lab.study import running
 from hybrid.lab.study.design import Power, read_design
 from hybrid.lab.study.running import Study, power_lines
 from hybrid.lab.study.section import Section
 from hybrid.report import Text
 from hybrid.spend import Price
+from hybrid.types import Message
 
 DESIGN = """
 sections = ["made"]
@@ -41,11 +45,17 @@ half_width = 0.2
 CHARGES = DESIGN.replace('cloud = "large"', 'cloud = "http://127.0.0.1:1/v1"\nprice = "1/0.1/4"')
 
 
+async def answer_nothing(*_):
+    raise AssertionError("the records are made by hand")
+
+
 def made_grids(design):
     arms = (CLOUD, LOCAL, *design.arms)
-    return tuple(text_grid(pair, pair, design.questions[pair], arms) for pair in design.pairs)
+    asked = {pair: design.questions[pair] for pair in design.pairs}
+    return tuple(Grid(pair, pair, each, answer_nothing, (), len(arms), arms) for pair, each in asked.items())
 
 
+NO_RUN = "hybrid: . holds no run of hybrid experiment (the same command as before begins it again)\n"
 MADE = Section(
     "made",
     "A made section",
@@ -58,10 +68,16 @@ MADE = Section(
 
 def made_record(number):
     """Return what is kept of a question: of three, the cloud is right in two, and others in every second of these."""
+    spent = {"cloud": 5_000 + number, "local": 0, "kl:0.3": 7, "kl:3.0": 0}
     right = {"cloud": number % 3 > 0, "local": number % 6 in {1, 2}, "kl:0.3": number % 3 > 0, "kl:3.0": False}
     requests = {"cloud": [("write", 20, 0, 0, 30)], "local": [], "kl:0.3": [("check", 40, 20, 0, 1)], "kl:3.0": []}
     arms = {name: {"right": right[name], "requests": requests[name], "tokens": 30} for name in right}
-    return {"arms": arms, "checked": [{"arm": "cloud", "text": True, "requests": True, "bill": True}]}
+    arms = {name: arms[name] | {"nanousd": spent[name]} for name in right}
+    return {
+        "text": f"{number}?",
+        "arms": arms,
+        "checked": [{"arm": "cloud", "text": True, "requests": True, "bill": True}],
+    }
 
 
 @pytest.fixture
@@ -126,7 +142,7 @@ def test_a_run_that_is_not_whole_has_no_report_and_a_folder_without_one_neither(
     assert torn.exit_code == 2
     assert "2 questions of this design have no answers yet" in torn.output
     none = study("report", ".")
-    assert (none.exit_code, none.output) == (2, "hybrid: . holds no run of hybrid experiment\n")
+    assert (none.exit_code, none.output) == (2, NO_RUN)
 
 
 def test_quick_is_few_questions_of_the_first_seed(study):
@@ -142,12 +158,16 @@ def test_quick_is_few_questions_of_the_first_seed(study):
 def test_what_charges_is_refused_without_a_cap_and_says_its_worst_case_beside_one(study):
     refused = study("run", "my.toml", "--out", "kept", design=CHARGES)
     assert refused.exit_code == 2
-    assert re.search(r"bundled may charge [\d.]+ USD: write cap", refused.output)
+    assert re.search(r"bundled may charge about [\d.]+ USD, [\d.]+ USD at most: write cap", refused.output)
     assert not Path("kept").exists()
     ran = study("run", "my.toml", "--out", "kept", design=f"cap = 0.01\n{CHARGES}")
-    assert re.search(r"bundled: at most [\d.]+ USD, if every token is a request; the cap is 0.01 USD", ran.stderr)
+    told = r"bundled: about [\d.]+ USD for answers of full length; at most [\d.]+ USD, if every token is a request"
+    assert re.search(f"{told}; the cap is 0.01 USD", ran.stderr)
     free = study("run", "my.toml", "--out", "free", design=CHARGES.replace('"1/0.1/4"', '"free"'))
-    assert "at most 0 USD, if every token is a request; no cap is needed" in free.stderr
+    assert (
+        "about 0 USD for answers of full length; at most 0 USD, if every token is a request; no cap is needed"
+        in free.stderr
+    )
 
 
 def test_the_worst_case_is_above_every_way_to_spend_an_answer(tmp_path, monkeypatch):
@@ -180,11 +200,21 @@ def test_new_writes_a_design_that_is_read_and_never_overwrites(study):
     assert "there is no design owm" in study("new", "owm").output
 
 
+def test_options_that_a_section_cannot_read_are_one_sentence(study, monkeypatch):
+    reads = MADE._replace(grids=lambda design: (float(design.options["k"][0]),), options=("k",))
+    monkeypatch.setattr(running, "sections_of", lambda design: (reads,))
+    ended = study("run", "my.toml", "--out", "kept", design=f'{DESIGN}[options]\nk = ["x"]\n')
+    assert ended.exit_code == 2
+    assert "hybrid: my.toml: [options] section made cannot read them: could not convert string" in ended.output
+
+
 def test_mistakes_end_in_one_sentence_and_an_interruption_says_how_to_go_on(study, monkeypatch):
+    Path("odd/run.lock").mkdir(parents=True)
     for words, told in each_of(
         (
             (("run", "none.toml", "--out", "kept"), "none.toml cannot be read: No such file"),
             (("run", "my.toml", "--out", "my.toml"), "--out my.toml: File exists"),
+            (("run", "my.toml", "--out", "odd"), "odd/run.lock: not a file"),
         )
     ):
         ended = study(*words, design=DESIGN)
@@ -227,3 +257,100 @@ def test_the_widest_interval_is_told_beside_the_wanted_one():
     )
     assert lines[1:] == ["mine has 7: the least certain arm's is known to 0.30 either way"]
     assert power_lines(Power(), {}) == []
+
+
+def test_a_second_run_in_a_folder_is_refused_while_the_first_is_at_work(study, monkeypatch):
+    write, second = grid.run_grids, []
+
+    def beside(run, report_progress):
+        second.append(study("run", "my.toml", "--out", "kept"))
+        return write(run, report_progress)
+
+    monkeypatch.setattr(grid, "run_grids", beside)
+    assert study("run", "my.toml", "--out", "kept", design=DESIGN).exit_code == 0
+    assert second[0].exit_code == 2
+    assert "kept/run.lock: another run is at work in this folder" in second[0].output
+    monkeypatch.setattr(grid, "run_grids", write)
+    assert study("run", "my.toml", "--out", "kept").exit_code == 0
+
+
+def test_what_an_endpoint_charged_is_told_at_the_end_and_what_a_file_would_have_is_not(study, monkeypatch):
+    """Two sections that ask the same question have one answer, which was bought once."""
+    other = Section("other", "Other", lambda design: (replace(made_grids(design)[0], content=("other",)),), *MADE[3:])
+    monkeypatch.setattr(running, "sections_of", lambda design: (MADE, other))
+    ran = study("run", "my.toml", "--out", "kept", design=f"cap = 0.01\n{CHARGES}")
+    spent = sum(5_000 + number + 7 for number in range(60))
+    told = f"bundled: these answers cost {spent / 1e9:.6f}"
+    assert told in " ".join(ran.output.split())
+    assert json.loads(Path("kept/report.json").read_text())["spent_nanousd"] == {"bundled": spent}
+    assert told in Path("kept/report.md").read_text().replace("\\", "")
+    assert "answers cost" not in study("run", "my.toml", "--out", "files", design=DESIGN).output
+
+
+def test_the_expected_cost_is_a_write_of_each_answer_and_a_check_of_every_span(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "sections_of", lambda design: (MADE,))
+    path = tmp_path / "my.toml"
+    path.write_text(
+        f"cap = 1\n{CHARGES}".replace("n = 30", "n = 1")
+        .replace("[0, 1]", "[0]")
+        .replace("[power]", "span = 16\n[power]")
+    )
+    study, price = Study(read_design(path), tmp_path), Price.parse("1/0.1/4")
+    (asked,) = study.design.questions["bundled"]
+    with closing(VocabularyFile(BUNDLED_LOCAL)) as words:
+        prompt = len(words.render((Message("user", asked.text),)))
+    ends = [at for at in range(1, asked.max_tokens + 1) if at % 16 == 0]
+    expected = 3 * price.worst_case(prompt, asked.max_tokens) + 2 * sum(price.worst_case(prompt + at, 1) for at in ends)
+    plan = study.plan()
+    assert plan["expected_nanousd"] == {"bundled": expected}
+    assert expected < plan["worst_nanousd"]["bundled"] / 5
+
+
+def test_what_does_not_fit_a_context_and_a_key_that_is_not_there_are_found_before_the_run(study):
+    asked = DESIGN.replace('split = "test"\nn = 30', 'kind = "file"\npath = "long.jsonl"').replace("[0, 1]", "[0]")
+    for question, told in each_of(
+        (
+            (
+                {"question": "so long " * 600},
+                r"'so long so long so long so long so long ' and its max_tokens take \d{4} tokens",
+            ),
+            (
+                {"question": "Why?", "max_tokens": 9_000},
+                r"'Why\?' and its max_tokens take 90\d\d tokens, and small.gguf holds 1024",
+            ),
+        )
+    ):
+        lines = [json.dumps(each) for each in ({"question": "What is 6 * 7?"}, question)]
+        Path("long.jsonl").write_text("\n".join(lines))
+        ended = study("run", "my.toml", "--out", "kept", design=asked)
+        assert ended.exit_code == 2, ended.output
+        assert re.search(rf"my.toml: bundled: {told}", ended.output), ended.output
+    price = 'price = "1/0.1/4"'
+    ended = study(
+        "run",
+        "my.toml",
+        "--out",
+        "kept",
+        design="cap = 1\n" + CHARGES.replace(price, f'{price}\napi_key_env = "NO_SUCH_KEY"'),
+    )
+    assert (
+        ended.exit_code,
+        "my.toml: NO_SUCH_KEY, which is named as the key's variable, is not set" in ended.output,
+    ) == (2, True)
+    assert not Path("kept").exists()
+
+
+def test_another_design_is_kept_out_of_a_folder_with_records_and_the_same_one_is_not(study):
+    assert study("run", "my.toml", "--out", "kept", "--quick", design=DESIGN).exit_code == 0
+    before = Path("kept/report.json").read_text()
+    Path("other.toml").write_text(DESIGN.replace("3.0", "2.0"))
+    other = study("run", "other.toml", "--out", "kept")
+    assert other.exit_code == 2
+    assert f"--out kept holds the records of {Path('my.toml').resolve()}, and none of this design" in other.output
+    assert Path("kept/report.json").read_text() == before
+    Path("copy.toml").write_text(f"cap = 1\n{DESIGN}")
+    assert study("run", "copy.toml", "--out", "kept").exit_code == 0, "the same questions, and more"
+    assert study("run", "copy.toml", "--out", "kept", "--quick").exit_code == 0
+    Path("copy.toml").write_text(DESIGN.replace("3.0", "2.0"))
+    changed = study("run", "copy.toml", "--out", "kept")
+    assert changed.exit_code != 2, "what an endpoint answered to the arms that stay is not bought again"

@@ -99,7 +99,7 @@ def test_an_endpoint_that_charges_stays_below_its_cap_and_sells_nothing_twice(be
     out, told = poor.communicate(timeout=300)
     assert poor.returncode == 3, (out, told)
     assert "the cap of 0.003 USD does not allow another request" in told
-    assert "run the command again to go on" in told
+    assert "raise it (cap in the design's file, or by hybrid budget) and run the command again to go on" in told
     assert 0 < spent() <= 3_000_000
     bought = answers_bought(tmp_path / "kept")
     assert bought
@@ -109,6 +109,9 @@ def test_an_endpoint_that_charges_stays_below_its_cap_and_sells_nothing_twice(be
     assert answers.keys() > bought.keys()
     assert set(answers.values()) == {1}
     assert len(answers) == 6 * 4
+    assert {
+        path.name: path.stat().st_mode & 0o077 for path in (tmp_path / "kept").iterdir() if path.stat().st_mode & 0o077
+    } == {}
     # An endpoint's records are those of a world: texts, and requests as they are counted there.
     finish(begin("experiment", "run", "my.toml", "--out", "world", design=one_seed))
     here, there = (
@@ -120,3 +123,27 @@ def test_an_endpoint_that_charges_stays_below_its_cap_and_sells_nothing_twice(be
         for name, arm in each_of(arms.items()):
             for what in ("answer", "right", "requests", "nanousd"):
                 assert arm[what] == there[text][name][what], (text, name, what)
+
+
+CHILD = """
+import multiprocessing, threading, time
+from hybrid.lab.experiments import grid
+
+def child():
+    threading.Thread(target=grid._end_with_parent, daemon=True).start()
+    print("up", flush=True)
+    time.sleep(100)
+
+if __name__ == "__main__":
+    multiprocessing.get_context("spawn").Process(target=child).start()
+    time.sleep(100)
+"""
+
+
+def test_a_worker_ends_with_a_parent_that_was_killed(tmp_path):
+    """The next run would buy what it is buying. Both hold the pipe, so it ends where both have."""
+    (tmp_path / "parent.py").write_text(CHILD)
+    with subprocess.Popen([sys.executable, str(tmp_path / "parent.py")], text=True, stdout=-1) as parent:
+        assert parent.stdout.readline() == "up\n"
+        parent.kill()
+        assert parent.communicate(timeout=60)[0] == ""

@@ -14,7 +14,15 @@ from cases import each
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hybrid.tasks.statistics import Estimate, auroc, order_statistic, rpi, wilson
+from hybrid.tasks.statistics import (
+    Estimate,
+    auroc,
+    num_for_difference,
+    num_for_rpi,
+    order_statistic,
+    rpi,
+    wilson,
+)
 
 bits = st.tuples(*[st.booleans()] * 3)
 problems = st.lists(bits, min_size=2, max_size=40)
@@ -279,3 +287,35 @@ def test_positives_above_all_others_have_an_auroc_of_1_and_equal_scores_of_a_hal
 @each("pairs", [[], [(1, True), (2, True)], [(1, False), (2, False)]])
 def test_without_both_kinds_there_is_no_auroc(pairs):
     assert ranked(pairs) is None
+
+
+def test_so_many_problems_give_intervals_of_the_wanted_half_width():
+    """By the bootstrap of many data sets: one model alone solves some problems, and the hybrid takes either answer."""
+    gap, discordance, width = 0.3, 0.4, 0.15
+    num, rng, seen = num_for_rpi(width, gap, discordance), np.random.default_rng(0), []
+    for _ in range(200):
+        kind = rng.choice(3, size=num, p=[1 - discordance, (discordance + gap) / 2, (discordance - gap) / 2])
+        small, large = (kind == 2).astype(int), (kind == 1).astype(int)
+        hybrid = np.where(rng.random(num) < 0.5, large, small)
+        found = rpi(small, hybrid, large, num_resamples=500)
+        if found is not None:
+            seen.append((found.high - found.low) / 2)
+    assert len(seen) > 190
+    assert np.mean(seen) == pytest.approx(width, rel=0.1)
+    assert num_for_rpi(width / 2, gap, discordance) == pytest.approx(4 * num, abs=4)
+    assert num_for_rpi(width, gap, discordance, share=1.0) == 0
+
+
+def test_so_many_problems_show_a_difference_in_four_of_five_runs():
+    """An exact enumeration would be of trinomials; 4,000 draws tell 80 % within 2 points (three standard errors)."""
+    difference, discordance = 0.1, 0.3
+    num = num_for_difference(difference, discordance)
+    more, less = (
+        np.random.default_rng(1)
+        .multinomial(num, [(discordance + difference) / 2, (discordance - difference) / 2, 1 - discordance], size=4000)[
+            :, :2
+        ]
+        .T
+    )
+    z = (more - less) / np.sqrt(more + less)
+    assert np.mean(z > 1.96) == pytest.approx(0.8, abs=0.03)

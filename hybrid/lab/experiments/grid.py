@@ -14,6 +14,7 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
@@ -46,7 +47,7 @@ from hybrid.run import AsyncClient, Finished, RequestSent, RequestSettled
 from hybrid.run.cloud_verifier import Connection
 from hybrid.settings.config import AnswerChoices
 from hybrid.spend import Account, MemoryLedger, Price
-from hybrid.store.files import make_folder
+from hybrid.store.files import OWNERS, make_folder
 from hybrid.types import CloudUsage, Sampling
 
 LOCAL, CLOUD = Arm("local", "local"), Arm("cloud", "cloud")
@@ -212,10 +213,11 @@ def _follow(
     """Take the children's news until all is done. Raises EngineError for what a child says or dies of."""
     began, total, cost_done, num_done = time.monotonic(), sum(map(run.cost, left)), 0.0, 0
     while num_done < len(left):
+        alive = any(child.is_alive() for child in children)  # what the dead have told is there already
         try:
             told = news.get(timeout=PATIENCE_S)
         except Empty:
-            if not any(child.is_alive() for child in children):
+            if not alive:
                 msg = f"a process ended after {num_done} of {len(left)} questions: run the command again to go on"
                 raise EngineError(msg) from None
             continue
@@ -243,22 +245,31 @@ def _stopped(children: Sequence[BaseProcess]) -> Iterator[None]:
 
 
 def _child(run: GridRun, tasks: Any, news: Any) -> None:
-    """Answer questions until there are no more, or the parent is gone."""
+    """Answer questions until there are no more; it ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         asyncio.run(_answer_all(run, tasks, news))
     except Exception as error:  # noqa: BLE001  (the parent says it, in a sentence)
         news.put(f"{type(error).__name__}: {error}" if not isinstance(error, EngineError) else str(error))
 
 
+def _end_with_parent() -> None:
+    """End this process as soon as the parent has ended: the next run would buy what this one is buying."""
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        os._exit(1)
+
+
 async def _answer_all(run: GridRun, tasks: Any, news: Any) -> None:
-    parent, path = multiprocessing.parent_process(), run.folder / f"part-{os.getpid()}.jsonl"
+    path = run.folder / f"part-{os.getpid()}.jsonl"
     async with AsyncExitStack() as stack:
         worlds: dict[str, World] = {}
         drivers: dict[str, ServedClient] = {}
+        path.touch(OWNERS)
         with path.open("a", encoding="utf-8") as part:
-            while (unit := tasks.get()) is not None and parent is not None and parent.is_alive():
+            while (unit := tasks.get()) is not None:
                 name = run.grids[unit[0]].pair
                 if name not in worlds:
                     pair = run.pairs[name]

@@ -45,7 +45,7 @@ class Positions:
         found = np.array(columns, dtype=np.float64)
         if not self.owners.size or np.isnan(found[0]):
             return None
-        low, high = np.nanquantile(found[1:], (TAIL, 1.0 - TAIL))
+        low, high = np.nanquantile(found[1:], (TAIL, 1.0 - TAIL), method="inverted_cdf")
         return Estimate(float(found[0]), float(low), float(high))
 
     def mean(self, values: NDArray[np.generic]) -> Estimate | None:

@@ -34,7 +34,7 @@ from hybrid.run.composition import check_effect, policy_of
 from hybrid.settings.config import NO_LEDGER, Settings, names_for
 from hybrid.settings.names import is_address
 from hybrid.settings.setting_info import SettingScope
-from hybrid.settings.sources import choosing, load, told_fault
+from hybrid.settings.sources import choosing, first_fault, load, told_fault
 from hybrid.spend import usd_to_nanousd
 from hybrid.tasks import FAMILIES
 from hybrid.tasks.statistics import num_for_difference, num_for_rpi
@@ -47,6 +47,8 @@ TEMPLATE_TOKENS = 128
 _NOT_OF_ARMS = {"temperature", "seed", "max_tokens", "offline", "conversation", "trace_rows", "learn"}
 
 
+# What a section's own number may be.
+PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Pair: TypeAlias = ModelPair | EndpointPair
 DrawnQuestions: TypeAlias = Mapping[str, tuple[GradedQuestion, ...]]
 
@@ -156,7 +158,7 @@ class _DesignTable(_Table):
     questions: _QuestionsTable = _QuestionsTable()
     arms: tuple[Mapping[str, Any], ...] = ()
     power: Power = Power()
-    options: Mapping[str, Any] = {}
+    options: Mapping[str, PositiveNumber | tuple[PositiveNumber, ...] | tuple[str, ...]] = {}
 
 
 _TABLES: Mapping[str, type[BaseModel]] = {"questions": _QuestionsTable, "pairs": _PairTable, "power": Power}
@@ -168,14 +170,15 @@ def read_design(path: Path, most: int | None = None, folder: Path | None = None)
     Raises UsageError.
     """
     try:
-        table = _DesignTable.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        table = _DesignTable.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig")))
     except OSError as error:
         msg = f"{path} cannot be read: {error.strerror}"
         raise UsageError(msg) from None
     except ValidationError as error:
-        inner = error.errors()[0]["loc"][:-1]
+        inner = first_fault(error)["loc"][:-1]
         owner = next((kind for name, kind in _TABLES.items() if name in inner), _DesignTable)
         where, fault = told_fault(error, owner.model_fields)
+        where = where[:2] if where[:1] == ("options",) else where  # the rest says which type was tried
         with within(path, *where[:-1]):
             raise UsageError(" ".join((*where[-1:], fault))) from None
     except (ValueError, RecursionError) as error:
@@ -313,6 +316,9 @@ def _combined(table: Mapping[str, Any]) -> Iterator[Arm]:
         raise UsageError("policy is missing")
     for key in table:
         check_known(key, {"name", *names_for(SettingScope.ANSWER) - _NOT_OF_ARMS}, "setting of an arm")
+        if table[key] == []:
+            msg = f"{key} must not be empty"
+            raise UsageError(msg)
     swept = {key: value if isinstance(value, list) else [value] for key, value in table.items() if key != "name"}
     for values in product(*swept.values()):
         choices: dict[str, Any] = dict(zip(swept, values, strict=True))

@@ -27,10 +27,13 @@ from hybrid.record.events import SpanDrafted, Started, TokenEmitted
 from hybrid.run import AsyncClient, Finished, RequestSent, RequestSettled
 from hybrid.settings.config import Settings
 from hybrid.spend import Price
+from hybrid.store.files import OWNERS
 from hybrid.types import Ids, Sampling
 
 # Why an answer went on without the cloud, where another try does not change it (``batch.output.LASTING``), or it did.
 KEPT = {None, "capability", "context", "charge"}
+# What is to be done first where another try alone comes to the same.
+MENDS = {"budget": "raise it (cap in the design's file, or by hybrid budget) and ", "refused": "mend that and "}
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,9 @@ class EndpointWorld(World):
     def __init__(self, client: AsyncClient, folder: Path, identity: list[Any]) -> None:
         """Read the answers that were kept, from all processes."""
         self._client, self._identity = client, identity
-        self._file = (folder / f"answers-{os.getpid()}.jsonl").open("a", encoding="utf-8")
+        own = folder / f"answers-{os.getpid()}.jsonl"
+        own.touch(OWNERS)
+        self._file = own.open("a", encoding="utf-8")
         self._kept: dict[str, str] = {}
         for path in folder.glob("answers-*.jsonl"):
             for line in path.read_text(encoding="utf-8").splitlines():
@@ -77,7 +82,8 @@ class EndpointWorld(World):
             return msgspec.msgpack.decode(base64.b64decode(kept), type=WorldAnswer)
         answered = await self._ask(question, choices)
         if answered.answer.degraded_kind not in KEPT:
-            msg = f"{answered.answer.degraded}: run the command again to go on"
+            mend = MENDS.get(str(answered.answer.degraded_kind), "")
+            msg = f"{answered.answer.degraded}: {mend}run the command again to go on"
             raise EngineError(msg)
         line = json.dumps({key: base64.b64encode(msgspec.msgpack.encode(answered)).decode()})
         self._file.write(line + "\n")

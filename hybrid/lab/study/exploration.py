@@ -124,8 +124,10 @@ def _said(part: Mapping[str, Any]) -> Iterator[str]:
     tariff = next(iter(part["rows"][0]["tariffs"]))
     for way in (SCORED, MAJORITY, OWN, PASSED):
         rows = [each for each in part["rows"] if each["way"] == way]
-        known = [each for each in rows if each["tariffs"][tariff]["beyond"]["value"] is not None] or rows[:1]
-        best = max(known, key=lambda row: row["tariffs"][tariff]["beyond"]["value"])
+        if rows[0]["share"]["value"] is None:
+            yield f"{part['pair']}: the gap between the two models is not clear."
+            return
+        best = max(rows, key=lambda row: row["tariffs"][tariff]["beyond"]["value"])
         bill, beyond = (estimate(best["tariffs"][tariff][name]) for name in ("bill", "beyond"))
         yield (
             f"{part['pair']}, {way}: best on these questions with {best['num']} draws at {best['temperature']:g}, "

@@ -120,7 +120,7 @@ def read_own_questions(path: Path) -> tuple[OwnQuestion, ...]:
     """Read a file. Raises UsageError, naming the line, where it is none, or asks something twice."""
     read: dict[str, OwnQuestion] = {}
     try:
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
             if line.strip() and read.setdefault((found := OwnQuestion.model_validate_json(line)).text, found) != found:
                 msg = f"{path}, line {number}: this question was asked before, with another answer"
                 raise UsageError(msg)

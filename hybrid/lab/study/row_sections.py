@@ -17,9 +17,18 @@ from hybrid.lab.arms import estimate_to_json
 from hybrid.lab.experiments.frame import bills, paid_ratio, resampled, told
 from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid, Record
 from hybrid.lab.experiments.position_table import THRESHOLDS, Positions, flattened, run_lengths, weighted_spearman
-from hybrid.lab.experiments.text import EXACT_GREEDY
 from hybrid.lab.study.design import Design
-from hybrid.lab.study.rows import DIGITS, HEATED_K, RULES, SLACK_NATS, TEXTS, TOP_KS, ReadText, rows_grids
+from hybrid.lab.study.rows import (
+    DIGITS,
+    EXACT_GREEDY,
+    HEATED_K,
+    RULES,
+    SLACK_NATS,
+    TEXTS,
+    TOP_KS,
+    TextReading,
+    rows_grids,
+)
 from hybrid.lab.study.section import Section
 from hybrid.report import Axis, Chart, Document
 from hybrid.report.tables import Cell, at, estimate, table_of, with_interval
@@ -38,7 +47,7 @@ HEATED, MEANS = ("both", "local alone"), ("truth", "lower", "upper")
 
 def pair_texts(
     grids: Sequence[Grid], found: Sequence[Sequence[Record]]
-) -> Iterator[tuple[dict[str, Any], list[ReadText]]]:
+) -> Iterator[tuple[dict[str, Any], list[TextReading]]]:
     """Yield the names of each pair and text with their counts, and what was read of it, question by question."""
     for grid, records in zip(grids, found, strict=True):
         for name in TEXTS:
@@ -88,8 +97,8 @@ def truncation_report(design: Design, grids: Sequence[Grid], found: Sequence[Seq
             row["open"] = [(p, float(np.mean((lower <= 10**p) & (10**p < upper)))) for p in POWERS.tolist() if flat]
             rows.append(row)
     floors = {grid.pair: noise_floor(records) for grid, records in zip(grids, found, strict=True)}
-    said = "{}: two readings of a row move KL between the models by at most {} nats at 99 % of {} positions."
-    summary = [said.format(pair, e["difference"]["0.99"]["value"], e["positions"]) for pair, e in floors.items()]
+    said = "{}: two readings of a row move KL between the models by at most {:.2g} nats at 99 % of {} positions."
+    summary = [said.format(pair, e["difference"]["0.99"]["value"] or 0.0, e["positions"]) for pair, e in floors.items()]
     return {"thresholds": limits, "apart": apart, "rows": rows, "floors": floors, "summary": summary}
 
 
@@ -256,6 +265,7 @@ def temperature_report(design: Design, grids: Sequence[Grid], found: Sequence[Se
         draws, num = resampled(len(read)), np.array([len(text["positions"]) for text in read])
         for temperature in read[0]["heated"] if read else ():
             sums = np.array([text["heated"][temperature] for text in read]).T.reshape(len(HEATED), 4, -1)
+            sums[np.isinf(sums)] = np.nan  # no mean is told of what is not bounded
             for heated, (*nats, outside) in zip(HEATED, sums, strict=True):
                 means = [told(ratio(draws.sums(each), draws.sums(num))) for each in nats]
                 row = {"temperature": float(temperature), "heated": heated, "outside": int(outside.sum())}
@@ -269,25 +279,23 @@ def temperature_document(report: dict[str, Any]) -> Document:
     columns |= {"T": at("temperature")} | {name: with_interval(name, digits=3) for name in MEANS}
     columns |= {"outside": at("outside"), "positions": at("positions")}
     what = f"Mean KL in nats, and the ends that the {report['k']} likeliest tokens at that temperature leave"
-    along = [row for row in report["rows"] if row["text"] == CLOUD.name and row["truth"]["value"] is not None]
-    pairs = dict.fromkeys(row["pair"] for row in along)
-    charts = [_heat_chart(pair, [row for row in along if row["pair"] == pair]) for pair in pairs]
+    along = [
+        row for row in report["rows"] if row["text"] == CLOUD.name and None not in [row[e]["value"] for e in MEANS]
+    ]
+    lines = dict.fromkeys((row["pair"], row["heated"]) for row in along)
+    charts = [_heat_chart(*each, [row for row in along if (row["pair"], row["heated"]) == each]) for each in lines]
     return [table_of(what, report["rows"], columns), *charts]
 
 
-def _heat_chart(pair: str, rows: Sequence[Mapping[str, Any]]) -> Chart:
+def _heat_chart(pair: str, who: str, rows: Sequence[Mapping[str, Any]]) -> Chart:
     """Draw the truth and a list's ends; the dots are the ends of the truth's intervals."""
-    lines = [
-        (f"{who}: {name}", [(row["temperature"], row[name]["value"]) for row in rows if row["heated"] == who])
-        for who in HEATED
-        for name in MEANS
-    ]
+    lines = [(name, [(row["temperature"], row[name]["value"]) for row in rows]) for name in MEANS]
     dots = [("", (row["temperature"], row["truth"][end])) for row in rows for end in ("low", "high")]
-    most = max(nats for _, points in [*lines, ("", [dot for _, dot in dots])] for _, nats in points) or 1.0
-    tried = sorted({row["temperature"] for row in rows})
-    across = Axis(f"{pair}: temperature", 0.0, tried[-1], [(each, f"{each:g}") for each in tried])
+    most = max([row["upper"]["value"] for row in rows] + [nats for _, (_, nats) in dots]) or 1.0
+    ticks = [(row["temperature"], f"{row['temperature']:g}") for row in rows]
+    across = Axis(f"{pair}, {who} at a temperature of", 0.0, max(ticks)[0], ticks)
     up = Axis("mean KL, nats", 0.0, most, [(0.0, "0"), (most, f"{most:.2g}")])
-    return Chart(f"Mean KL by temperature along the cloud's texts of {pair}", across, up, lines, dots)
+    return Chart(f"Mean KL along the cloud's texts of {pair}, {who} at each temperature", across, up, lines, dots)
 
 
 ROW_SECTIONS = (

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from hybrid.engine import Cursor
+from hybrid.lab.arms import Arm
 from hybrid.lab.experiments.grid import CLOUD, LOCAL, CheckAnswer, Grid, Record, arms_to_json
 from hybrid.lab.experiments.memo import MemoEngine
 from hybrid.lab.experiments.position_table import compare_rows
-from hybrid.lab.experiments.text import EXACT_GREEDY
 from hybrid.lab.experiments.trials import answer_arms, spent_record
 from hybrid.lab.experiments.world import World
 from hybrid.prob import (
@@ -38,6 +38,7 @@ from hybrid.types import Ids, Sampling
 if TYPE_CHECKING:
     from hybrid.lab.study.design import Design
 
+EXACT_GREEDY = Arm("greedy-exact", "greedy-exact")
 ARMS, TEXTS = (CLOUD, LOCAL, EXACT_GREEDY), (CLOUD.name, LOCAL.name)
 # Lengths of the top-k list: the least, what is often given, the default, and what few endpoints give.
 TOP_KS = (1, 5, 20, 100)
@@ -51,7 +52,7 @@ TREE = 3
 SLACK_NATS, DIGITS = 1e-6, 9
 # The temperatures that are tried, and how many tokens an endpoint shows there.
 TEMPERATURES, HEATED_K = (0.3, 0.5, 0.7, 1.0, 1.3, 1.5), 20
-ReadText: TypeAlias = dict[str, Any]
+TextReading: TypeAlias = dict[str, Any]
 """What ``read_text`` gives."""
 
 
@@ -74,7 +75,7 @@ async def try_rows(
     return {"text": question.text, "kind": question.kind, "seed": sampling.seed, "texts": texts, "arms": spent}
 
 
-def read_text(world: World, prompt: Ids, text: Ids, temperatures: Sequence[float]) -> ReadText:
+def read_text(world: World, prompt: Ids, text: Ids, temperatures: Sequence[float]) -> TextReading:
     """Return a text's ``positions``, and by temperature (``heated``) the sums of ``compare_heated`` over them.
 
     A position is that of ``compare_rows`` and ``show_lists``, with ``floor``: KL between two readings of the cloud's
@@ -89,7 +90,7 @@ def read_text(world: World, prompt: Ids, text: Ids, temperatures: Sequence[float
         for at in temperatures:
             heated[f"{at:g}"] += compare_heated(target, draft, at)
     found = {"positions": positions, "heated": {at: sums.tolist() for at, sums in heated.items()}}
-    told: ReadText = json.loads(json.dumps(found), parse_float=lambda number: round(float(number), DIGITS))
+    told: TextReading = json.loads(json.dumps(found), parse_float=lambda number: round(float(number), DIGITS))
     return told
 
 

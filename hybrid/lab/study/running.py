@@ -5,24 +5,30 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from hybrid.assemble import ClientOpener
 from hybrid.cloud.prompt_bounds import BoundedPrompt, BoundedTurn
+from hybrid.engine.llama import Weights
+from hybrid.engine.vocabulary import VocabularyFile
 from hybrid.errors import UsageError
 from hybrid.lab.arms import fingerprint
 from hybrid.lab.experiments.frame import agreement
-from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid, GridRun, Record, Unit, read_parts
-from hybrid.lab.study.design import Design, Power
+from hybrid.lab.experiments.grid import CLOUD, LOCAL, GradedQuestion, Grid, GridRun, Record, Unit, read_parts
+from hybrid.lab.study.design import Design, Pair, Power, within
 from hybrid.lab.study.endpoint import EndpointPair
 from hybrid.lab.study.section import Section
 from hybrid.lab.study.sections import sections_of
 from hybrid.lab.study.threshold import first_table
+from hybrid.policy.choices import SPAN
 from hybrid.report import Document, Heading, Text
 from hybrid.spend import as_usd
+from hybrid.types import Message
 
 # What a token of an answer takes one of two cores, prefixes that are known included, beside the bytes of its models
 # by what memory gives (the bundled pair, 2026-11-27). The run's own estimate comes with its first answers.
@@ -54,7 +60,14 @@ class Study:
     @cached_property
     def parts(self) -> list[tuple[Section, tuple[Grid, ...]]]:
         """Each section with its grids. Raises UsageError for sections that cannot be."""
-        return [(section, section.grids(self.design)) for section in sections_of(self.design)]
+        parts = []
+        for section in sections_of(self.design):
+            try:
+                parts.append((section, section.grids(self.design)))
+            except (TypeError, ValueError) as error:
+                msg = f"[options] section {section.name} cannot read them: {error}"
+                raise UsageError(msg) from None
+        return parts
 
     @cached_property
     def run(self) -> GridRun:
@@ -73,18 +86,23 @@ class Study:
         left = [
             (self.run.grids[g], self.run.grids[g].questions[q]) for key, (g, q) in self.keys.items() if key not in done
         ]
-        tokens, worst, seconds = 0, dict[str, int](), 0.0
-        for grid, asked in left:
-            pair, most = self.design.pairs[grid.pair], grid.num_answers * asked.max_tokens
-            tokens += most
+        tokens, seconds, costs = 0, 0.0, dict[str, list[tuple[int, int]]]()
+        for name in dict.fromkeys(grid.pair for grid, _ in left):
+            pair, own = self.design.pairs[name], [(grid, asked) for grid, asked in left if grid.pair == name]
             files = [path for path in (pair.local, getattr(pair, "cloud", None)) if path]
+            with within(Path(name)):
+                prompts = _prompt_tokens(pair, [asked for _, asked in own])
+            most = sum(grid.num_answers * asked.max_tokens for grid, asked in own)
+            tokens += most
             seconds += most * (SECONDS_A_TOKEN + sum(path.stat().st_size for path in files) / BYTES_A_SECOND)
             if isinstance(pair, EndpointPair):
-                worst[grid.pair] = worst.get(grid.pair, 0) + _worst_case(pair, grid, asked.text, asked.max_tokens)
+                ClientOpener(pair.settings)  # a key that is not there is refused here
+                costs[name] = [_costs(pair, *each, num) for each, num in zip(own, prompts, strict=True)]
+        expected, worst = ({name: sum(each[i] for each in of) for name, of in costs.items()} for i in (0, 1))
         if self.design.cap is None and (charging := [name for name, nanousd in worst.items() if nanousd]):
-            msg = (
-                f"{charging[0]} may charge {as_usd(worst[charging[0]])}: write cap = USD, the most to be spent, into it"
-            )
+            name = charging[0]
+            about, most_usd = as_usd(expected[name]), as_usd(worst[name])
+            msg = f"{name} may charge about {about}, {most_usd} at most: write cap = USD, the most to be spent, into it"
             raise UsageError(msg)
         return {
             "questions": len(self.keys),
@@ -93,6 +111,7 @@ class Study:
             "tokens_at_most": tokens,
             "minutes": round(seconds / min(self.num_processes, os.cpu_count() or 1) / 60, 1),
             "worst_nanousd": worst,
+            "expected_nanousd": expected,
             "cap_nanousd": self.design.cap,
         }
 
@@ -113,6 +132,10 @@ class Study:
             sections[section.name] = section.report(design, own, found[start : start + len(own)])
             start += len(own)
         records = [found[g][q] for g, q in self.keys.values()]
+        told = [(self.run.grids[g].pair, found[g][q]) for g, q in self.keys.values()]
+        bought = {(of, each["text"], arm): kept for of, each in told for arm, kept in each.get("arms", {}).items()}
+        ends = [name for name, pair in design.pairs.items() if isinstance(pair, EndpointPair)]
+        spent = {name: sum(kept["nanousd"] for (of, *_), kept in bought.items() if of == name) for name in ends}
         files = {path for pair in design.pairs.values() for path in (pair.local, getattr(pair, "cloud", pair.local))}
         return {
             "design": design.name,
@@ -120,7 +143,9 @@ class Study:
             "summary": [said for each in sections.values() for said in each.get("summary", ())],
             "seeds": design.seeds,
             "questions": {name: len(asked) for name, asked in design.questions.items()},
-            "power": power_lines(design.power, sections),
+            "power": power_lines(design.power, sections)
+            + [f"{name}: these answers cost {as_usd(nanousd)}" for name, nanousd in spent.items()],
+            "spent_nanousd": spent,
             "models": [fingerprint(path) for path in sorted(files)],
             "machine": f"hybrid {version('hybrid-llm')}, {platform.platform()}, {os.cpu_count()} cores",
             "against_the_client": agreement([each for record in records for each in record["checked"]]),
@@ -133,11 +158,30 @@ class Study:
         return [Heading("Summary"), *first_table(found["first"]), *said, Text()]
 
 
-def _worst_case(pair: EndpointPair, grid: Grid, text: str, most: int) -> int:
-    """Return nano-dollars for a question's answers where each token is checked and written in requests of its own."""
-    read = BoundedPrompt((BoundedTurn.of("user", text),)).published()
-    others = sum(arm.policy not in {LOCAL.policy, CLOUD.policy} for arm in grid.arms)
-    return pair.price.worst_case(read, most) + others * 2 * most * pair.price.worst_case(read + most, 1)
+def _costs(pair: EndpointPair, grid: Grid, asked: GradedQuestion, prompt: int) -> tuple[int, int]:
+    """Return nano-dollars for a question: all checked once and written once, and each token in requests of its own."""
+    read, most, prices = BoundedPrompt((BoundedTurn.of("user", asked.text),)).published(), asked.max_tokens, pair.price
+    others = [arm for arm in grid.arms if arm.policy not in {LOCAL.policy, CLOUD.policy}]
+    spans = [span if isinstance(span := arm.choices.get("span"), int) else SPAN for arm in others]
+    checks = sum(prices.worst_case(prompt + at, 1) for span in spans for at in range(min(span, most), most + 1, span))
+    worst = prices.worst_case(read, most) + len(others) * 2 * most * prices.worst_case(read + most, 1)
+    return checks + (1 + len(others)) * prices.worst_case(prompt, most), worst
+
+
+def _prompt_tokens(pair: Pair, asked: Sequence[GradedQuestion]) -> list[int]:
+    """Return the tokens of prompts. Raises UsageError where one with its answer is longer than a model holds."""
+    with ExitStack() as stack:
+        stack.callback((words := VocabularyFile(pair.local)).close)
+        prompts = [len(words.render((Message("user", each.text),))) for each in asked]
+        taken = ((num + each.max_tokens, each.text) for num, each in zip(prompts, asked, strict=True))
+        wanted, text = max(taken, default=(0, ""))
+        for path in (pair.local, getattr(pair, "cloud", pair.local)) if wanted > 512 else ():  # no model holds less
+            stack.callback((weights := Weights(path)).close)
+            held = weights.default_length if isinstance(pair, EndpointPair) else weights.longest_context or wanted
+            if wanted > held:
+                msg = f"{text[:40]!r} and its max_tokens take {wanted} tokens, and {path.name} holds {held}: shorten it"
+                raise UsageError(msg)
+    return prompts
 
 
 def power_lines(power: Power, sections: Mapping[str, Any]) -> list[str]:

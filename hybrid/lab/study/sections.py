@@ -34,6 +34,10 @@ def sections_of(design: Design, known: Mapping[str, Section] = SECTIONS) -> tupl
     options = [name for section in sections for name in section.options]
     for name in design.options:
         check_known(name, options, "option of these sections")
+    of_arms = [section for section in sections if section in {THRESHOLD_SECTION, LOSS_SECTION, CASES_SECTION}]
+    if of_arms and not design.arms:
+        msg = f"section {of_arms[0].name} compares arms, and there is none beside the two models: write [[arms]]"
+        raise UsageError(msg)
     ends = [name for name, pair in design.pairs.items() if isinstance(pair, EndpointPair)]
     for section in sections if ends else ():
         if section.needs_rows:
