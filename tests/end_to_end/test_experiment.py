@@ -126,16 +126,17 @@ def test_an_endpoint_that_charges_stays_below_its_cap_and_sells_nothing_twice(be
 
 
 CHILD = """
-import multiprocessing, threading, time
+import multiprocessing, pathlib, time
 from hybrid.lab.experiments import grid
 
-def child():
-    threading.Thread(target=grid._end_with_parent, daemon=True).start()
+def child(tasks):
     print("up", flush=True)
-    time.sleep(100)
+    grid._child(grid.GridRun((), {}, pathlib.Path(__file__).parent), tasks, None)
 
 if __name__ == "__main__":
-    multiprocessing.get_context("spawn").Process(target=child).start()
+    context = multiprocessing.get_context("spawn")
+    tasks = context.Queue()
+    context.Process(target=child, args=(tasks,)).start()
     time.sleep(100)
 """
 
