@@ -12,7 +12,7 @@ import typer
 
 from hybrid.cli.bench_auto import AUTO_EPILOG, auto
 from hybrid.cli.bench_peers import PEERS_EPILOG, peers
-from hybrid.cli.bench_text import TEXT_EPILOG, WORDINGS_EPILOG, text, wordings
+from hybrid.cli.bench_wordings import WORDINGS_EPILOG, wordings
 from hybrid.cli.command import exit_codes, progress
 from hybrid.cli.lab_tables import show
 from hybrid.errors import UsageError
@@ -149,7 +149,6 @@ for _benchmark, _title in TITLES.items():
 for _name, _function, _epilog in (
     ("auto", auto, AUTO_EPILOG),
     ("peers", peers, PEERS_EPILOG),
-    ("text", text, TEXT_EPILOG),
     ("wordings", wordings, WORDINGS_EPILOG),
 ):
     bench.command(_name, help=f"{_function.__doc__}\n{_epilog}")(_function)

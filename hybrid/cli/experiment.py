@@ -142,18 +142,13 @@ def plan_lines(plan: dict[str, Any]) -> list[str]:
     return lines
 
 
-def summary_document(found: dict[str, Any]) -> Document:
-    """Return what the report begins with."""
-    power = [Text(f"{line}.") for line in found["power"]]
-    return [Heading("Summary"), *(Text(said, "strong") for said in found["summary"]), *power, Text()]
-
-
 def study_document(study: Study, found: dict[str, Any]) -> Document:
     """Return the whole report: a summary, each section, and how it was made."""
-    blocks: list[Block] = [*summary_document(found)]
+    from hybrid.lab.study.running import READING  # noqa: PLC0415  (help needs no models)
+
+    blocks: list[Block] = [*study.summary(found), Heading("How to read this"), *map(Text, READING.split("\n\n"))]
     for section, _ in study.parts:
-        shown = section.document(found["sections"][section.name])
-        blocks += [*([] if shown and isinstance(shown[0], Heading) else [Heading(section.title)]), *shown]
+        blocks += [Heading(section.title), *section.document(found["sections"][section.name])]
     rows = [("command", found["command"]), ("seeds", ", ".join(map(str, found["seeds"])))]
     rows += [(f"questions of {pair}", str(num)) for pair, num in found["questions"].items()]
     rows += [(f"sha256 of {each['file']}", each["sha256"]) for each in found["models"]]
@@ -170,5 +165,5 @@ def _write(study: Study, found: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(found))
     else:
-        terminal.show([*summary_document(found), agreement_line(found["against_the_client"])])
+        terminal.show([*study.summary(found), agreement_line(found["against_the_client"])])
         typer.echo(f"{study.folder / 'report.html'}, report.md and report.json are written")

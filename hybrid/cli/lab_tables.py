@@ -15,7 +15,6 @@ from hybrid.report import Block, Document, Text, terminal
 from hybrid.report.tables import Cell, at, estimate, table_of, with_interval
 
 SETTINGS = ("U", "C", "S", "SU", "new")
-PRICE = "1/0.1/4"
 # Where the dials of ``auto`` stand, one under another; the other rules show what their dials reach.
 SHOWN_DIALS = ("auto", "auto, one worth", "auto, critic", "auto, critic, one worth")
 
@@ -70,57 +69,6 @@ def agreement_line(told: dict[str, Any]) -> Text:
         f"bills; {told['other_requests']} have other requests. {told['other_text']} have another text, {greedy} of "
         f"them greedy ({told['other_text_greedy_at_a_near_tie']} at a near tie); a draw turns round more easily."
     )
-
-
-# ---- hybrid bench text ---------------------------------------------------------------------------------------------
-
-
-def text_document(report: dict[str, Any]) -> Document:
-    """Return every section's tables."""
-    blocks: list[Block] = []
-    for section in report["sections"]:
-        title = f"{section['section']}, {section['questions']} questions"
-        if len(section["rules"]) > 2:
-            what = f"{title}: what each rule recovers, and its bill as a multiple of the reference's:"
-            blocks += [table_of(what, section["rules"], RULE_COLUMNS), table_of("", section["rules"], BILL_COLUMNS)]
-        what = f"{title}: whole questions sent to the reference, at half its bill (random: 0.50 at 0.50):"
-        blocks.append(table_of(what, section["routing"], ROUTING_COLUMNS))
-        if num := section["right"]["questions"]:
-            told = [{"rpi": None, "bill": 1.0 if name == "cloud" else 0.0, "name": name} | each
-                    for name, each in section["right"].items() if isinstance(each, dict)]  # fmt: skip
-            columns = {"": at("name"), "right": estimate, "RPI": with_interval("rpi"), "bill": at("bill", form=".2f")}
-            blocks.append(table_of(f"{title}: right answers of {num} graded:", told, columns))
-    return [*blocks, agreement_line(report["against_the_client"])]
-
-
-RULE_COLUMNS = {
-    "recovered share of the loss": at("rule"),
-    "excess": with_interval("recovered", "excess per_token"),
-    "NLL": with_interval("recovered", "nll per_token"),
-    "excess per answer": with_interval("recovered", "excess per_answer"),
-    "cloud": at("cloud_tokens", form=".0%"),
-    "rep.": at("repetition", form=".2f"),
-    "tokens": at("tokens", form=".0f"),
-    "best": at("best_tokens", form=".2f"),
-}
-BILL_COLUMNS = {
-    f"bill at {PRICE}": at("rule"),
-    **{name: at("bill", f"{PRICE} {name}", "value", form=".2f") for name in SETTINGS},
-    "requests": at("requests", form=".1f"),
-    "advantage in U": with_interval("advantage", f"{PRICE} U", "excess"),
-    "in C": with_interval("advantage", f"{PRICE} C", "excess"),
-    "in new": with_interval("advantage", f"{PRICE} new", "excess"),
-}
-ROUTING_COLUMNS = {
-    "by": at("rule"),
-    "excess": with_interval("recovered", "excess per_token"),
-    "NLL": with_interval("recovered", "nll per_token"),
-    "advantage, U": with_interval("advantage", f"{PRICE} U", "excess"),
-    "S": with_interval("advantage", f"{PRICE} S", "excess"),
-    "bill at 0.5": at("bill_at", "excess", "0.5", form=".2f"),
-    "0.8": at("bill_at", "excess", "0.8", form=".2f"),
-    "0.95": at("bill_at", "excess", "0.95", form=".2f"),
-}
 
 
 # ---- hybrid bench auto ---------------------------------------------------------------------------------------------

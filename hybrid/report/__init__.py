@@ -17,6 +17,9 @@ LEGEND = {
     "cloud": "written by the cloud",
 }
 
+# So many points of a line are marked one by one, and told in words where there is no picture.
+FEW_POINTS = 24
+
 
 @dataclass(frozen=True)
 class Heading:

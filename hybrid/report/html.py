@@ -49,12 +49,13 @@ article { background: var(--card); }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 td { white-space: nowrap; }
+@media (max-width: 40rem) { td { white-space: normal; } }
 th, td { text-align: right; font-size: .9rem; padding: .35rem .6rem; border-bottom: 1px solid var(--line); }
 th:first-child { text-align: left; }
 thead th { color: var(--faint); font-weight: 600; vertical-align: bottom; }
 details { margin: .8rem 0; }
 summary { cursor: pointer; font-weight: 600; }
-svg { width: 100%; height: auto; margin: .5rem 0; }
+svg { width: 100%; min-width: 32rem; height: auto; margin: .5rem 0; }
 """
 # The browser holds the page to its promise: no script, no request.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -174,6 +175,8 @@ def _chart(shown: report.Chart) -> str:
         look = f'fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"'
         parts += [f'<polyline points="{path}" {look}/>', f'<path d="M{RIGHT + 8},{row - 4}h22" {look}/>']
         parts.append(_said(RIGHT + 34, row, name))
+        marks = points if len(points) <= report.FEW_POINTS else ()
+        parts += [f'<circle cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="3.5" fill="{colour}"/>' for x, y in marks]
     for name, (x, y) in shown.dots:
         parts.append(f'<circle cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="4" fill="var(--ink)"/>')
         parts.append(_said(x_of(x) + 7, y_of(y) - 5, name))
@@ -183,8 +186,9 @@ def _chart(shown: report.Chart) -> str:
         parts.append(f'<rect x="{left:.1f}" y="{top:.1f}" {size} fill="var(--checked)"/>')
         parts.append(_said(left + width / 2, top - 5, f"{100 * share:.0f} %", "middle"))
     return (
+        '<div class="wide" tabindex="0">'
         f'<svg role="img" aria-label="{_text(shown.told)}" viewBox="0 0 {WIDTH} {HEIGHT}" font-size="12" '
-        f'fill="var(--ink)" font-family="system-ui, sans-serif">{"".join(parts)}</svg>\n'
+        f'fill="var(--ink)" font-family="system-ui, sans-serif">{"".join(parts)}</svg></div>\n'
     )
 
 

@@ -361,18 +361,3 @@ def _checked_bills(bills: PerQuestion, cloud_bills: PerQuestion) -> NDArray[np.f
         msg = "a bill is not negative, and the cloud's own is above 0"
         raise ValueError(msg)
     return paid
-
-
-def repetition(ids: Sequence[int], n: int = 4) -> float:
-    """Return the share of n-grams that stood in the text before: 1 - distinct / all; 0 of a text too short for one.
-
-    Raises ValueError for n below 1.
-
-    >>> repetition([1, 2, 1, 2, 1, 2, 1], n=2)
-    0.6666666666666667
-    """
-    if n < 1:
-        msg = f"an n-gram has at least one token, not {n}"
-        raise ValueError(msg)
-    grams = list(zip(*(ids[i:] for i in range(n)), strict=False))
-    return 1.0 - len(set(grams)) / len(grams) if grams else 0.0

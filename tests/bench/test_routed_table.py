@@ -7,11 +7,13 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from cases import each_of
 
 from hybrid.defer import Calibration, CalibrationQuestion, UninformedScore
 from hybrid.lab.experiments.frame import SETTINGS
+from hybrid.lab.experiments.orders import CURVE, HALF, at_bill, order_rows
 from hybrid.lab.experiments.routed import RoutedTable, action_of
 from hybrid.policy.plan import DraftPlan
 
@@ -27,8 +29,10 @@ BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
 def record(prompt: int, tokens: int, top: float, excess: float, clouds: int, *, right: bool | None = None) -> Any:
+    sums = {"logprob": tokens * math.log(top), "entropy": tokens * top}
     arms = {
-        "local": {"ids": [1] * tokens, "tokens": tokens, "excess": excess * tokens, "nll": 2.0 * excess * tokens},
+        "local": {"ids": [1] * tokens, "tokens": tokens, "excess": excess * tokens, "nll": 2.0 * excess * tokens}
+        | sums,
         "cloud": {"ids": [2] * clouds, "tokens": clouds, "excess": 0.0, "nll": 0.5 * clouds},
     }
     for name, arm in arms.items():
@@ -152,3 +156,47 @@ def test_a_client_that_knows_nothing_of_the_pair_spends_half_the_bill_on_what_it
     assert sum(surprises["write"]) / len(surprises["write"]) > 2 * sum(surprises["keep"]) / len(surprises["keep"])
     row = whole.rows()[-1]
     assert (row["dial"], row["worth"]) == ("nothing known", None)
+
+
+# ---- orders of whole questions -------------------------------------------------------------------------------------
+
+
+def test_at_half_the_bill_half_is_spent_and_on_the_highest_scores() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        order, paid = rng.normal(size=7), rng.uniform(1, 9, size=7)
+        sent = at_bill(order, paid, 0.5)
+        assert sent @ paid == pytest.approx(paid.sum() / 2)
+        assert np.sum((sent > 0) & (sent < 1)) <= 1
+        assert order[sent > 0].min() >= order[sent < 1].max()
+
+
+SCORES = {
+    "mean log-probability / price": lambda draft: -math.log(draft[2]) / (draft[0] + 4 * draft[1]),
+    "mean log-probability": lambda draft: -math.log(draft[2]),
+    "mean entropy / price": lambda draft: draft[2] / (draft[0] + 4 * draft[1]),
+    "shortest first": lambda draft: -draft[0] - 4 * draft[1],
+    "oracle: gap / price": lambda draft: draft[3] / (draft[0] + 4 * draft[4]),
+}
+
+
+def test_an_order_sends_its_best_questions_until_the_bill_is_reached_walked_a_second_time() -> None:
+    total, gap = sum(d[0] + 4 * d[4] for d in DRAFTS), sum(d[3] for d in DRAFTS)
+
+    def recovered(score: Any, share: float) -> float:
+        left, gained = share * total, 0.0
+        for draft in sorted(DRAFTS, key=score, reverse=True):
+            price = draft[0] + 4 * draft[4]
+            part = min(1.0, left / price)
+            left, gained = left - part * price, gained + part * draft[3]
+        return gained / gap
+
+    rows = {row["rule"]: row for row in order_rows([record(*each) for each in DRAFTS])}
+    assert rows.keys() == SCORES.keys()
+    for name, row in each_of(rows.items()):
+        half, curve = recovered(SCORES[name], HALF), [recovered(SCORES[name], share) for share in CURVE]
+        assert row["recovered"]["excess per_token"]["value"] == pytest.approx(half, abs=1e-4)
+        assert row["bill"]["1/0.1/4 U"]["value"] == HALF
+        assert row["advantage"]["1/0.1/4 U"]["excess"]["value"] == pytest.approx(half - HALF, abs=1e-4)
+        for share, bill in each_of(row["bill_at"]["excess"].items()):
+            assert bill == pytest.approx(np.interp(float(share), curve, CURVE), abs=1e-4)

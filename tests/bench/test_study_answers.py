@@ -38,11 +38,13 @@ from hybrid.lab.study.threshold import (
     RIGHT,
     THRESHOLD_SECTION,
     area_under,
+    first_table,
     recovery_document,
+    recovery_grids,
     recovery_report,
     ways_of,
 )
-from hybrid.report import Chart, Text, Tokens, html
+from hybrid.report import Chart, Table, Text, Tokens, html
 from hybrid.tasks.statistics import rpi
 
 TARIFFS = tuple(NamedTariff(f"1/0.1/4 {each.name}", PRICES[0], each) for each in SETTINGS[:2])
@@ -204,17 +206,104 @@ def test_rpi_is_the_drafts_formula_and_the_bills_are_the_tariffs():
 
 def test_a_rule_with_the_same_answers_at_half_the_bill_is_told_first_and_by_how_much():
     report, _ = reported()
-    for beside in each_of(report["parts"][0]["beside_kl"].values()):
-        assert beside["arm"] == "kl:0.7"
-        once = beside["others"]["once"]
-        assert once["less"]["value"] == pytest.approx(beside["bill"]["value"] / 2, abs=0.03)
+    for row in each_of(report["first"]):
+        assert (row["arm"], row["picked_of"], row["questions"]) == ("kl:0.7", 3, 400)
+        once = row["others"]["once"]
+        assert once["less"]["value"] == pytest.approx(row["bill"]["value"] / 2, abs=0.03)
         assert once["less"]["low"] > 0.2
         assert once["more"]["value"] > 0.0
+        assert row["other"] == row["cheaper"]
+        assert (row["cheaper"]["arm"], row["cheaper"]["share"]) == ("once", row["share"])
+        assert row["random"]["share"] == row["random"]["bill"] == row["bill"]
+    [table] = first_table(report["first"])
+    assert [row[:3] for row in table.rows] == [
+        row
+        for tariff in TARIFFS
+        for row in ((f"bundled, {tariff.name}", "kl:0.7", "400"), ("", "at random", ""), ("", "once, cheaper", ""))
+    ]
+    assert any("picked on these same questions" in note for note in table.notes)
     document = recovery_document(report)
-    assert isinstance(document[0], Text)
-    assert "; cheaper for as much: once by 0.5" in document[0].text
+    assert not any(isinstance(block, Text) and block.text in report["summary"] for block in document)
     assert sum(isinstance(block, Chart) for block in document) == 2
-    html.page("Title", document)
+    html.page("Title", [table, *document])
+
+
+@pytest.mark.parametrize(("paid", "verdict"), [(12, "beats"), (18, "is not shown to beat"), (40, "loses to")])
+def test_the_hand_off_beats_or_loses_to_questions_at_random_where_the_interval_says_so(paid, verdict):
+    """The cloud alone sends 20 tokens, and ``once``, which recovers as much, 90: it is no cheaper, mixed or not."""
+    names = ("local", "cloud", "kl:0.7", "once")
+    bills = {"local": 0, "cloud": 20, "kl:0.7": paid, "once": 90}
+    records = [made(dict.fromkeys(names, i % 3 > 0) | {"local": i % 3 > 1}, bills) for i in range(60)]
+    for number, record in enumerate(records):  # some are dearer than others
+        for arm in set(names) - {"local"}:
+            record["arms"][arm]["requests"] *= 1 + number // 3 % 2
+        record["arms"]["kl:0.7"]["requests"] = record["arms"]["kl:0.7"]["requests"] * (3 if number % 20 == 0 else 1)
+    asked = design({0: {"bundled": ()}}, (KL[1], Arm("once", "once")))
+    report = recovery_report(RIGHT, asked, answers_grids(asked), [records])
+    tariffs = ", ".join(tariff.name for tariff in TARIFFS)
+    what = "bundled (60 questions), the KL hand-off beside sending whole questions at random, at an equal bill"
+    assert report["summary"] == [f"{what}: {verdict} it under {tariffs}."]
+    [table] = first_table(report["first"])
+    named = {arm for _, arm, *_ in table.rows}
+    assert named == {"kl:0.7", "at random", "once"} | ({"cloud, cheaper"} if verdict == "loses to" else set())
+    assert "differ on 20 questions" in table.notes[-1]
+    assert not any("picked" in note for note in table.notes)
+    for row in each_of(report["first"]):
+        assert row["random"]["share"]["value"] == min(1.0, row["bill"]["value"])
+
+
+def test_a_report_has_no_column_of_dashes_and_says_what_is_not_graded():
+    """In ten questions the gap is not clear; in a kind of one it never is."""
+    for num in each_of((10, 60)):
+        records = drawn_records(num, 0)
+        for number, record in enumerate(records):
+            record["kind"] = f"kind {number}"
+        ungraded = made(dict.fromkeys(("local", "cloud"), 1), dict.fromkeys(("local", "cloud"), 1))
+        ungraded["arms"]["cloud"]["right"] = None
+        asked = design({0: {"bundled": ()}}, ARMS[:4])
+        found = [[*(record if num == 60 else alike(record) for record in records), ungraded, ungraded]]
+        document = recovery_document(recovery_report(RIGHT, asked, answers_grids(asked), found))
+        told = [block.text for block in document if isinstance(block, Text)]
+        assert f"Not graded, and not counted here: 2 of {num + 2} questions." in told
+        for table in each_of(block for block in document if isinstance(block, Table)):
+            for column in zip(*table.rows, strict=True):
+                assert set(column) != {"-"}, table.heading
+        tables = [block.heading for block in document if isinstance(block, Table)]
+        assert any("recovered less the bill" in each for each in tables) == (num == 60)
+
+
+def alike(record):
+    """Let all arms be right."""
+    for arm in record["arms"].values():
+        arm["right"] = True
+    return record
+
+
+def test_charts_show_every_arm_and_end_a_little_beyond_the_last():
+    report, _ = reported()
+    dials, paid = (block for block in recovery_document(report) if isinstance(block, Chart))
+    assert {name: len(points) for name, points in paid.lines} == {COIN: 2, "kl": 3, "once": 1}
+    for chart in each_of((dials, paid)):
+        last = max(x for _, points in chart.lines for x, _ in points)
+        assert last < chart.across.most < 1.1 * last
+        assert 3 <= len(chart.across.ticks) <= 8
+        assert chart.across.ticks[-1][0] <= chart.across.most
+
+
+def test_a_users_own_questions_are_listed_with_their_graders_and_what_no_arm_got_right():
+    lines = ("What is 6 * 7?", "number", 42), ("Which?", "choice", "B")
+    questions = tuple(OwnQuestion(question=text, grader=grader, answer=answer) for text, grader, answer in lines)
+    asked = design({0: {"bundled": (*questions, OwnQuestion(question="Talk."))}}, ARMS[:4])
+    records = drawn_records(3, 0)
+    for arm in records[1]["arms"].values():
+        arm["right"] = False
+    report = json.loads(json.dumps(answers_report(asked, answers_grids(asked), [records])))
+    [table, told, *_] = answers_document(report)
+    names = [*records[0]["arms"]]
+    assert table.columns == ("question", "grader", "expected", *names)
+    rights = ["right" if records[0]["arms"][name]["right"] else "wrong" for name in names]
+    assert table.rows == [("What is 6 * 7?", "number", "42", *rights), ("Which?", "choice", "B", *["wrong"] * 6)]
+    assert told.text == "No arm was right on these 1: check the grader of 'Which?'."
 
 
 def test_two_seeds_are_drawn_again_independently_of_each_other():
@@ -240,7 +329,8 @@ def test_where_the_models_do_not_clearly_differ_nothing_is_recovered_and_the_rep
     report = recovery_report(RIGHT, asked, answers_grids(asked), [[ungraded], [alike] * 9 + [unlike]])
     assert report["parts"][0]["questions"] == 10
     assert {row["share"]["value"] for row in report["parts"][0]["rows"]} == {None}
-    assert report["summary"] == ["bundled, right: the gap between the two models is not clear."]
+    assert report["summary"] == ["bundled (10 questions): the gap between the two models is not clear."]
+    assert first_table(report["first"]) == []
     html.page("Title", recovery_document(report))
 
 
@@ -318,6 +408,19 @@ def test_the_first_cases_and_answers_are_kept_in_the_designs_order_and_all_are_c
     shown = [*document, *answers_document(outputs)]
     assert sum(isinstance(block, Tokens) for block in shown) == len(report["cases"]) + 4
     html.page("Title", shown)
+
+
+def test_the_noise_floor_of_a_pair_stands_in_its_report_and_its_records_are_no_answers():
+    asked = design({0: {"bundled": as_questions(draw_problems("calibration", 1, 0))}}, ARMS[:4])
+    grids = recovery_grids(asked)
+    assert [grid.pair for grid in grids] == ["bundled"] * 2
+    positions = [{"floor": [0.0, 0.0, 0.01]}] * 98 + [{"floor": [0.0, 0.0, 0.25]}] * 2
+    read = {"kind": "sum", "arms": {"cloud": {}}, "texts": {"cloud": {"positions": positions}}}
+    report = recovery_report(RIGHT, asked, grids, [drawn_records(50, 0), [read]])
+    assert report["parts"][0]["questions"] == 50
+    document = recovery_document(report)
+    assert any(isinstance(e, Text) and "0.25 nats at 99 % of 100 positions" in e.text for e in document)
+    assert [name for name, _ in next(e for e in document if isinstance(e, Chart)).lines] == ["kl", "noise floor"]
 
 
 def test_every_section_runs_the_same_grid():

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
+from hybrid.cli.experiment import DESIGNS
 from hybrid.errors import UsageError
 from hybrid.lab.arms import Arm
 from hybrid.lab.experiments.frame import SETTINGS, TokenPrices
@@ -201,3 +202,17 @@ def test_a_section_that_is_not_there_an_option_of_none_and_rows_of_an_endpoint_a
         with pytest.raises(UsageError) as refused:
             sections_of(read_design(write(DESIGN.replace(old, new))), known)
         assert told in str(refused.value)
+
+
+def test_the_design_of_losses_has_every_rule_that_judges_greedy_text_on_two_pairs(tmp_path):
+    """Its pairs are real models, which not every machine has: the bundled ones stand in their place."""
+    told = (DESIGNS / "loss.toml").read_text(encoding="utf-8")
+    for name, other in (("real:q3", "small"), ("real:d2", "small"), ("real", "large")):
+        told = told.replace(f'"{name}"', f'"{other}"')
+    (tmp_path / "loss.toml").write_text(told, encoding="utf-8")
+    design = read_design(tmp_path / "loss.toml", most=1)
+    assert [len(each) for each in design.questions.values()] == [1, 1]
+    assert [tariff.setting for tariff in design.tariffs] == list(SETTINGS)
+    rules = {arm.policy for arm in design.arms}
+    assert not rules & {"exact", "block", "u-hlm"}
+    assert {"kl", "doubt", "excess", "once", "random", "certified", "bild", "greedy-exact"} < rules

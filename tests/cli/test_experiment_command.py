@@ -17,8 +17,7 @@ from hybrid.cli import app
 from hybrid.engine.vocabulary import VocabularyFile
 from hybrid.errors import EngineError
 from hybrid.lab.experiments import grid
-from hybrid.lab.experiments.grid import CLOUD, LOCAL
-from hybrid.lab.experiments.trials import text_grid
+from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid
 from hybrid.lab.study import running
 from hybrid.lab.study.design import Power, read_design
 from hybrid.lab.study.running import Study, power_lines
@@ -47,9 +46,14 @@ MANUAL = Path(__file__).parents[2] / "hybrid" / "cli" / "MANUAL.md"
 CHARGES = DESIGN.replace('cloud = "large"', 'cloud = "http://127.0.0.1:1/v1"\nprice = "1/0.1/4"')
 
 
+async def answer_nothing(*_):
+    raise AssertionError("the records are made by hand")
+
+
 def made_grids(design):
     arms = (CLOUD, LOCAL, *design.arms)
-    return tuple(text_grid(pair, pair, design.questions[pair], arms) for pair in design.pairs)
+    asked = {pair: design.questions[pair] for pair in design.pairs}
+    return tuple(Grid(pair, pair, each, answer_nothing, (), len(arms), arms) for pair, each in asked.items())
 
 
 NO_RUN = "hybrid: . holds no run of hybrid experiment (the same command as before begins it again)\n"
@@ -102,7 +106,10 @@ def test_a_run_says_beforehand_what_it_takes_and_leaves_a_report_in_three_forms(
     ran = study("run", "my.toml", "--out", "kept", design=DESIGN)
     assert ran.exit_code == 0, ran.output
     assert re.search(r"60 questions: 240 answers of \d+ tokens at most, about [\d.]+ min", ran.stderr)
-    assert "RPI's interval of 0.2 takes 107 graded questions of a pair with the gap of 0.3 and" in ran.stderr
+    assert (
+        "107 graded questions of a pair are needed to know the recovered share (RPI) to 0.2 either way (assumed: a"
+        in ran.stderr
+    )
     assert {"report.html", "report.md", "report.json", "my.toml"} <= {path.name for path in Path("kept").iterdir()}
     report = json.loads(Path("kept/report.json").read_text())
     assert report["command"] == "hybrid experiment run my.toml --out kept"
@@ -235,9 +242,9 @@ def test_a_gap_and_a_discordance_may_come_from_an_earlier_run(study):
     """The made records: 40 of 60 right by the cloud, 20 by the local model, and these among them."""
     assert study("run", "my.toml", "--out", "kept", design=DESIGN).exit_code == 0
     again = study("run", "my.toml", "--out", "new", design=DESIGN + 'records = "kept"')
-    assert (
-        "takes 73 graded questions of a pair with the gap of 0.333 and the discordance of 0.333 of kept" in again.stderr
-    )
+    assert "73 graded questions of a pair are needed to know" in again.stderr
+    measured = "measured in kept: a gap of 0.333 between the models, 0.333 of the questions answered right by one alone"
+    assert measured in again.stderr
     none = study("run", "my.toml", "--out", "new", design=DESIGN + 'records = "nothing"')
     assert (none.exit_code, "[power] nothing has 0 graded answers" in none.output) == (2, True)
 
@@ -246,8 +253,10 @@ def test_the_widest_interval_is_told_beside_the_wanted_one():
     shares = [{"low": 0.1, "high": 0.5}, {"low": -0.2, "high": 0.4}, {"low": None, "high": 3.0}]
     part = {"pair": "mine", "questions": 7, "rows": [{"share": {"value": 0.3} | each} for each in shares]}
     lines = power_lines(Power(difference=0.1), {"threshold": {"parts": [part]}})
-    assert lines[0].startswith("a difference in right answers of 0.1 takes 314 graded questions")
-    assert lines[1:] == ["mine: with 7 the widest such interval has 0.300"]
+    assert lines[0].startswith(
+        "314 graded questions of a pair are needed to see a difference of 0.1 in right answers in"
+    )
+    assert lines[1:] == ["mine has 7: the least certain arm's is known to 0.30 either way"]
     assert power_lines(Power(), {}) == []
 
 

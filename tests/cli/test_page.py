@@ -146,10 +146,29 @@ def test_nothing_of_a_block_becomes_markup_in_markdown_either():
     for start in ("# x", "- x", "+ x", "1. x", "=== x"):
         assert f"\n{start}" not in markdown("", [Text(start)])
     chart = bar_chart("what it shows", "", [("a", 0.2)])
-    assert markdown("T", [chart]) == "# T\n\nwhat it shows\n"
+    assert "what it shows\n\n|  |  |\n| --- | ---: |\n| a | 20 % |" in markdown("T", [chart])
     by_both = AnswerTokens("kl", "right", ((" It", "local", ""), (" is", "cloud", ""), (" 3", "cloud", "")))
-    assert "It\\[ is 3\\]" in markdown("", [Tokens("", (by_both,))])
+    twice = markdown("", [Tokens("", (by_both,))] * 2)
+    assert twice.count("It\u27e6 is 3\u27e7") == 2
+    assert twice.count("was written by the cloud") == 1
     assert markdown("", [Table("", (), (("a", "b"),))]).splitlines()[2:5] == ["|  |  |", "| --- | ---: |", "| a | b |"]
+
+
+def test_a_figure_is_not_escaped_in_a_cell_and_a_chart_is_a_table_of_its_points():
+    assert "| 1.00 | -0.24 |" in markdown("", [Table("", ("a", "b"), (("1.00", "-0.24"),))])
+    axes = Axis("bill", 0.0, 2.0), Axis("recovered", 0.0, 1.0)
+    many = [(each / 20, 0.5) for each in range(40)]
+    chart = Chart("told", *axes, [("kl", [(0.25, 0.5), (1.5, 1.0)]), ("long", many)], [("dot", (1.0, 0.75))])
+    rows = ["told", "", "|  | recovered of bill |", "| --- | ---: |", "| kl | 0.25: 0.5; 1.5: 1 |"]
+    rows += ["| long | 40 points, drawn on the page |", "| dot | 1: 0.75 |"]
+    assert markdown("T", [chart]).splitlines()[2:] == [*rows, ""][: len(rows)]
+
+
+def test_the_points_of_a_short_line_are_marked_and_one_alone_is_seen():
+    axes = Axis("x", 0.0, 100.0), Axis("y", 0.0, 1.0)
+    for num, marks in each_of(((1, 1), (24, 24), (25, 0))):
+        line = [(float(each), 0.5) for each in range(num)]
+        assert page("", [Chart("told", *axes, [("line", line)])]).count("<circle") == marks
 
 
 def test_a_chart_stays_inside_its_frame_and_says_what_it_shows():

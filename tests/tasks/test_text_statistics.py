@@ -8,13 +8,12 @@ from collections import Counter
 from fractions import Fraction
 from statistics import mean, stdev
 
-import numpy as np
 import pytest
 from cases import each, each_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hybrid.tasks.statistics import Estimate, advantage, bill_ratio, repetition, rpi
+from hybrid.tasks.statistics import Estimate, advantage, bill_ratio, rpi
 
 nats = st.integers(-40, 40).map(lambda n: n / 8)
 questions = st.lists(st.tuples(nats, nats, nats), max_size=30)
@@ -198,21 +197,3 @@ def test_numbers_that_cannot_be_are_refused():
             bill_ratio(*bills)
     with pytest.raises(ValueError, match="losses of 6 questions beside bills of 1"):
         advantage(LOCAL, HYBRID, CLOUD, [1.0], [1.0])
-
-
-# ---- repetition ----------------------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.integers(0, 2), max_size=14), st.integers(1, 5))
-def test_repetition_is_the_share_of_ngrams_that_stood_before(ids, n):
-    grams = [tuple(ids[i : i + n]) for i in range(len(ids) - n + 1)]
-    before = sum(gram in grams[:i] for i, gram in enumerate(grams))
-    assert repetition(ids, n) == pytest.approx(before / len(grams) if grams else 0.0)
-
-
-def test_a_text_without_a_repeated_ngram_has_none_and_a_loop_nearly_nothing_else():
-    assert repetition(np.arange(50)) == repetition([1, 2, 3]) == repetition([]) == 0.0
-    assert repetition([7] * 53) == 1 - 1 / 50
-    assert repetition([1, 2, 3, 1, 2, 3, 1]) == 1 / 4
-    with pytest.raises(ValueError, match="at least one token"):
-        repetition([1], 0)

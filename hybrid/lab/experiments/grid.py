@@ -210,10 +210,11 @@ def _follow(
     """Take the children's news until all is done. Raises EngineError for what a child says or dies of."""
     began, total, cost_done, num_done = time.monotonic(), sum(map(run.cost, left)), 0.0, 0
     while num_done < len(left):
+        alive = any(child.is_alive() for child in children)  # what the dead have told is there already
         try:
             told = news.get(timeout=PATIENCE_S)
         except Empty:
-            if not any(child.is_alive() for child in children):
+            if not alive:
                 msg = f"a process ended after {num_done} of {len(left)} questions: run the command again to go on"
                 raise EngineError(msg) from None
             continue

@@ -1,8 +1,6 @@
-"""Two tables as pictures, SVG text without scripts: what is recovered by its bill, with intervals.
+"""The first section of ``hybrid bench auto`` as a picture, SVG text without scripts: RPI by the bill, with intervals.
 
-``svg`` has a panel a section of ``hybrid bench text``, with the diagonal of random routing. ``auto_svg`` has a panel
-a tariff of the first section of ``hybrid bench auto``: dials as lines, presets as points. Values beyond the frame of
-the former are left out and counted.
+A panel a tariff, with the diagonal of random routing: dials as lines, presets as points.
 """
 
 from __future__ import annotations
@@ -13,26 +11,14 @@ from typing import Any
 
 SIZE, MARGIN, GAP = 360, 56, 90
 MOST_BILL = 2.0
-# Names in a column of the legend.
-ROWS = 24
-# The first price setting, and the loss that no luck improves.
-WHERE, SHARE = "1/0.1/4 U", "excess per_token"
 # Okabe and Ito's colours (2008) stay apart in every common kind of colour blindness.
-RULE, ROUTING, SESSION, LINE = "#0072b2", "#009e73", "#d55e00", "#999999"
 COLOURS = {
     "auto": "#0072b2",
     "auto, one worth": "#56b4e9",
     "logistic, one worth": "#cc79a7",
     "highest entropy, one worth": "#d55e00",
 }
-PRESET, ORACLE = "#009e73", "#999999"
-
-
-def svg(report: Mapping[str, Any]) -> str:
-    """Return the picture of a report: a panel for every section in which a rule recovers anything."""
-    told = [section for section in report["sections"] if len(section["rules"]) > 2]
-    panels = [_group(MARGIN, MARGIN + number * (SIZE + GAP), _panel(section)) for number, section in enumerate(told)]
-    return _picture(2 * SIZE + 3 * MARGIN, max(1, len(told)) * (SIZE + GAP) + MARGIN, panels)
+PRESET, LINE = "#009e73", "#999999"
 
 
 def auto_svg(report: Mapping[str, Any]) -> str:
@@ -47,16 +33,13 @@ def auto_svg(report: Mapping[str, Any]) -> str:
         )
         for number, setting in enumerate(settings)
     ]
-    names = [*COLOURS.items(), ("oracle of whole answers", ORACLE), ("0: auto at its default", COLOURS["auto"])]
+    names = [*COLOURS.items(), ("oracle of whole answers", LINE), ("0: auto at its default", COLOURS["auto"])]
     names += [(f"{number} {row['arm']}", PRESET) for number, row in enumerate(section["arms"], start=1)]
-    panels.append(_group(2 * (SIZE + MARGIN) + 20, MARGIN, _legend(names, 0, len(names))))
-    return _picture(2 * (SIZE + MARGIN) + 240, (len(settings) + 1) // 2 * (SIZE + GAP) + MARGIN, panels)
-
-
-def _picture(width: int, height: int, parts: Sequence[str]) -> str:
+    panels.append(_group(2 * (SIZE + MARGIN) + 20, MARGIN, _legend(names)))
+    width, height = 2 * (SIZE + MARGIN) + 240, (len(settings) + 1) // 2 * (SIZE + GAP) + MARGIN
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
-        f'font-size="11"><rect width="100%" height="100%" fill="white"/>{"".join(parts)}</svg>\n'
+        f'font-size="11"><rect width="100%" height="100%" fill="white"/>{"".join(panels)}</svg>\n'
     )
 
 
@@ -64,42 +47,11 @@ def _group(left: int, top: int, inside: str) -> str:
     return f'<g transform="translate({left},{top})">{inside}</g>'
 
 
-def _legend(names: Sequence[tuple[str, str]], left: int, num_rows: int) -> str:
+def _legend(names: Sequence[tuple[str, str]]) -> str:
     return "".join(
-        f'<text x="{left + 210 * (row // num_rows)}" y="{10 + 15 * (row % num_rows)}" fill="{colour}">'
-        f"{escape(name)}</text>"
+        f'<text x="0" y="{10 + 15 * row}" fill="{colour}">{escape(name)}</text>'
         for row, (name, colour) in enumerate(names)
     )
-
-
-def _panel(section: Mapping[str, Any]) -> str:
-    drawn, left_out = [], 0
-    points = _points(section)
-    for number, (name, bill, share, colour) in enumerate(points, start=1):
-        if bill["value"] is None or share["value"] is None:
-            continue
-        if not (bill["value"] <= MOST_BILL and -0.1 <= share["value"] <= 1.1):
-            left_out += 1
-            continue
-        drawn.append(_point(number, name, bill, share, colour))
-    title = f"{section['section']}: share of excess nats recovered, by bill (U); {section['questions']} questions"
-    names = [(f"{number} {name}", colour) for number, (name, _, _, colour) in enumerate(points, start=1)]
-    note = f'<text x="0" y="{SIZE + 44}" fill="{LINE}">{left_out} further off</text>' if left_out else ""
-    return f"{_axes(title)}{''.join(drawn)}{_legend(names, SIZE + 20, ROWS)}{note}"
-
-
-def _points(section: Mapping[str, Any]) -> list[tuple[str, dict[str, Any], dict[str, Any], str]]:
-    """Return every rule at per-token prices, every routing, and the rules that check where only new tokens are paid."""
-    points = [
-        (row["rule"], row["bill"][WHERE], row["recovered"][SHARE], colour)
-        for rows, colour in (("rules", RULE), ("routing", ROUTING))
-        for row in section[rows]
-    ]
-    return points + [
-        (f"{row['rule']} (new tokens only)", row["bill"]["1/0.1/4 new"], row["recovered"][SHARE], SESSION)
-        for row in section["rules"]
-        if row["rule"].startswith("excess")
-    ]
 
 
 def _auto_panel(section: Mapping[str, Any], setting: str, default: float) -> str:
@@ -111,7 +63,7 @@ def _auto_panel(section: Mapping[str, Any], setting: str, default: float) -> str
             drawn.append(_path(points, colour))
             drawn += [f'<circle cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="2" fill="{colour}"/>' for x, y in points]
     oracle = [(each["value"], float(at)) for at, each in section["oracle"][setting].items()]
-    drawn.append(_path([(0.0, 0.0), *oracle], ORACLE))
+    drawn.append(_path([(0.0, 0.0), *oracle], LINE))
     for number, row in enumerate(section["arms"], start=1):
         drawn.append(_point(number, row["arm"], row["bill"][setting], row["rpi"], PRESET))
     for dial in rules.get("auto", ()):

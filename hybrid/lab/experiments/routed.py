@@ -29,18 +29,17 @@ from hybrid.lab.experiments.frame import (
     told,
 )
 from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid, Record
-from hybrid.lab.experiments.questions import PAIRS, REFERENCE, draw_questions
-from hybrid.lab.experiments.text import (
+from hybrid.lab.experiments.orders import (
     HALF,
-    LOSSES,
-    SAMPLED_TOP_K,
     SHARES,
     AnswerLosses,
     answered,
-    bill_at,
-    routing_rows,
+    bills_at,
+    order_rows,
+    point_of,
     shares_and_bills,
 )
+from hybrid.lab.experiments.questions import PAIRS, REFERENCE, draw_questions
 from hybrid.lab.experiments.trials import SPANS, recorded_signals, routed_grid
 from hybrid.policy.plan import DraftPlan, Worth
 from hybrid.policy.planning import Planner
@@ -51,6 +50,8 @@ from hybrid.tasks.statistics import rpi, wilson
 # A grid's questions: as many as the calibrations have, half as many where answers are drawn or checks are run.
 NUM_GREEDY, NUM_SAMPLED, NUM_CHECKED = 150, 100, 60
 TEMPERATURE = 0.7
+# Below temperature 1 a rule that draws the cloud's token must know its distribution: 19 tokens, of 20 that are shown.
+SAMPLED_TOP_K = 19
 # A check's tokens where only new tokens are paid: the best ones for the share that was kept on calibration questions.
 SHORT_SPANS = {"q3": 3, "d2": 2}
 GRADED_PAIR = "d2"
@@ -107,7 +108,7 @@ def _section(grid: Grid, records: Sequence[Record], calibration: Calibration) ->
             {"tariff": name, "dials": table.rows(), "bill_at": table.swept(), "right": table.right_answers()}
             for name, table in tables.items()
         ],
-        "orders": routing_rows(records),
+        "orders": order_rows(records),
     }
 
 
@@ -224,21 +225,10 @@ class RoutedTable:
     def swept(self) -> dict[str, dict[str, float | None]]:
         """Return the bill at which a share is recovered, by loss, where the dial is swept over these questions."""
         half = self.amounts["half the bill"]
-        points = [self._point(self.actions(half * each)) for each in SWEPT]
-        return {
-            loss: {f"{share:g}": bill_at([(point["bill"], point[loss]) for point in points], share) for share in SHARES}
-            for loss in LOSSES
-        }
+        return bills_at([self._point(self.actions(half * each)) for each in SWEPT])
 
     def _point(self, actions: Sequence[str]) -> dict[str, float]:
-        """Return the bill, and the recovered share of each loss; nothing where there is no gap."""
-        key, routed = (PRICES[0], self.setting), self.routed(actions)
-        local, cloud = self.texts[LOCAL.name], self.texts[CLOUD.name]
-        point = {"bill": float(routed.bills[key].sum() / cloud.bills[key].sum())}
-        for loss in LOSSES:
-            low, here, high = (float(each.losses[loss, "per_token"].sum()) for each in (local, routed, cloud))
-            point[loss] = (low - here) / (low - high) if low > high else 0.0
-        return point
+        return point_of(self.texts[LOCAL.name], self.routed(actions), self.texts[CLOUD.name], self.setting)
 
     def right_answers(self) -> list[dict[str, Any]]:
         """Return right answers on the graded questions, with RPI and the bill, at every dial."""

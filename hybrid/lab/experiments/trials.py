@@ -30,13 +30,12 @@ from hybrid.policy.requests import PendingToken
 from hybrid.prob import Dense
 from hybrid.record.conversation import words_of
 from hybrid.tasks.assistant import AssistantQuestion
-from hybrid.tasks.statistics import repetition
 from hybrid.types import Ids, Sampling
 
 TOP_K = 20
 OF_CRITIC = ("kl", "logprob")
 SPANS = "spans"
-# What other orders of questions are made of (``text.py``).
+# What other orders of questions are made of (``orders.py``).
 DOUBTS = ("logprob", "entropy")
 
 
@@ -68,28 +67,15 @@ def graded_record(answered: WorldAnswer, question: GradedQuestion) -> dict[str, 
     } | spent_record(answered)
 
 
-def answer_record(world: World, answered: WorldAnswer, clouds: Ids, question: GradedQuestion) -> dict[str, Any]:
+def answer_record(world: World, answered: WorldAnswer, question: GradedQuestion) -> dict[str, Any]:
     """Return what is kept of an answer. ``tokens`` counts the one that ended the text, the others do not."""
-    loss, ids = world.loss(answered), answered.ids
+    loss = world.loss(answered)
     return graded_record(answered, question) | {
-        "ids": ids,
+        "ids": answered.ids,
         "tokens": len(loss.nll),
         "excess": float(loss.excess.sum()),
         "nll": float(loss.nll.sum()),
-        "best": int((loss.excess <= 0.0).sum()),
-        "same": ids == clouds,
-        "repetition": repetition(ids),
     }
-
-
-def draft_signals(world: World, drafted: WorldAnswer) -> dict[str, float]:
-    """Return what the local model knows of its own draft: sums over its tokens of log-probability and of entropy."""
-    text = drafted.ids
-    if not text:
-        return {"logprob": 0.0, "entropy": 0.0}
-    rows, _ = world.rows(drafted.prompt, text)
-    logprob = sum(float(row.logprobs_of(np.array([token]))[0]) for row, token in zip(rows, text, strict=True))
-    return {"logprob": logprob, "entropy": sum(row.entropy() for row in rows)}
 
 
 def signals_of(world: World, question: str, drafted: WorldAnswer) -> DraftSignals:
@@ -182,31 +168,6 @@ def labelled_question(record: Mapping[str, Any]) -> LabelledQuestion:
 # The grids: what each tries with a question, and all that its record depends on.
 
 
-def text_grid(
-    name: str,
-    pair: str,
-    questions: Sequence[AssistantQuestion],
-    arms: tuple[Arm, ...],
-    temperature: float = 0.0,
-    top_k: int = 0,
-) -> Grid:
-    """Return open text under arms."""
-    content = ((temperature, top_k), arms_to_json(arms))
-    return Grid(name, pair, tuple(questions), partial(try_text, arms), content, len(arms), arms, temperature, top_k)
-
-
-async def try_text(
-    arms: tuple[Arm, ...], world: World, question: Any, sampling: Sampling, check: CheckAnswer
-) -> Record:
-    """Let every arm answer a question."""
-    answers = await answer_arms(world, question, arms, sampling, check)
-    cloud = answers[CLOUD.name]
-    records = {name: answer_record(world, answered, cloud.ids, question) for name, answered in answers.items()}
-    records[LOCAL.name] |= draft_signals(world, answers[LOCAL.name])
-    own = {"text": question.text, "kind": question.kind, "seed": sampling.seed, "prompt_tokens": len(cloud.prompt)}
-    return own | {"arms": records}
-
-
 def routed_grid(
     name: str,
     pair: str,
@@ -229,8 +190,8 @@ async def try_routing(
 ) -> Record:
     """Let both models answer a question; keep the draft's signals."""
     answers = await answer_arms(world, question, arms, sampling, check)
-    clouds, drafted = answers[CLOUD.name].ids, answers[LOCAL.name]
-    records = {name: answer_record(world, answered, clouds, question) for name, answered in answers.items()}
+    drafted = answers[LOCAL.name]
+    records = {name: answer_record(world, answered, question) for name, answered in answers.items()}
     signals = signals_of(world, question.text, drafted)
     records[LOCAL.name] |= {name: float(getattr(signals, name)[: len(drafted.ids)].sum()) for name in DOUBTS}
     own = {"text": question.text, "kind": question.kind, "seed": sampling.seed, "prompt_tokens": len(drafted.prompt)}

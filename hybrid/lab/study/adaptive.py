@@ -17,7 +17,7 @@ from hybrid.lab.study.design import Design, NamedTariff
 from hybrid.lab.study.section import Section
 from hybrid.policy.adaptive import ADAPTIVE, ARMS, IN_BILLS, ArmCounts, choose_arm, lost_share, reward
 from hybrid.prob import Floats
-from hybrid.report import Axis, Block, Chart, Document, Heading
+from hybrid.report import Axis, Block, Chart, Document
 from hybrid.report.tables import at, estimate, table_of, with_interval
 
 FIXED = tuple(Arm(str(arm), "kl", {"threshold": arm.threshold, "span": arm.span, "hold": arm.hold}) for arm in ARMS)
@@ -116,8 +116,8 @@ CURVE = {"answers": at("answers")} | REGRETS | RECOVERED | {"above a mixture": w
 
 
 def adaptive_document(report: dict[str, Any]) -> Document:
-    """Show each arm, and a table and a chart as answers come."""
-    blocks: list[Block] = [Heading(ADAPTIVE_SECTION.title)]
+    """Say what it came to; then each arm, and a table and a chart as answers come."""
+    blocks: list[Block] = []
     for part in report["parts"]:
         name, curve = f"{part['pair']}, {part['tariff']}", part["curve"]
         lines = [(who, [(each["answers"], each[who]["value"]) for each in curve]) for who in ("adaptive", "preset")]

@@ -76,7 +76,7 @@ async def try_design_arms(
     others = [replace(arm, planner=bound if weighs(arm.policy) else None) for arm in arms[2:]]
     answers |= await answer_arms(world, question, others, sampling, check)
     own = {"text": question.text, "kind": question.kind, "seed": sampling.seed, "prompt_tokens": len(cloud.prompt)}
-    judge = partial(answer_record, world, clouds=cloud.ids) if world.has_rows else graded_record
+    judge = partial(answer_record, world) if world.has_rows else graded_record
     kept = {name: _shown(world, each, local.ids, cloud.ids) for name, each in answers.items()}
     return own | {"arms": {name: kept[name] | judge(each, question=question) for name, each in answers.items()}}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hybrid.lab.arms import estimate_to_json
@@ -15,9 +16,10 @@ from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid, Record
 from hybrid.lab.experiments.questions import THRESHOLD
 from hybrid.lab.study.answers import answers_grids, kl_arms
 from hybrid.lab.study.design import Design, check_known
+from hybrid.lab.study.own_questions import OwnQuestion
 from hybrid.lab.study.section import Section
 from hybrid.report import AnswerTokens, Axis, Block, Chart, Document, Heading, Table, Text, Tokens
-from hybrid.report.tables import at, table_of, with_interval
+from hybrid.report.tables import Cell, at, table_of, with_interval
 from hybrid.tasks.statistics import wilson
 
 RULES = {
@@ -28,7 +30,10 @@ RULES = {
 }
 # What is shown of a case: the first token of the cloud's, or the first where the answer is not the cloud's own.
 PLACES = {"saved": "handoff", "not needed": "handoff", "too late": "parts", "missed": "parts"}
+# A choice, about a quarter of what the small model of the real pair loses a token: 0.37 nats (q3, 7 questions).
 GOOD_NATS = 0.1
+# So many questions of a user's own are listed with their graders.
+NUM_LISTED = 50
 UNGRADED = "Where nothing is graded, an answer counts as right up to a mean excess of {:g} nats a token."
 
 
@@ -72,7 +77,8 @@ def cases_report(design: Design, grids: Sequence[Grid], found: Sequence[Sequence
                     some = [each for each, case in zip(records, cases, strict=True) if case == rule]
                     own = {"pair": pair, "rule": rule}
                     shown += [own | _case(each, arm.name, nats, PLACES[rule]) for each in some[:num]]
-    return {"good_nats": good, "counts": counts, "cases": shown}
+    ungraded = any(each["arms"][CLOUD.name]["right"] is None for own in found for each in own)
+    return {"good_nats": good, "ungraded": ungraded, "counts": counts, "cases": shown}
 
 
 def _shown_arm(design: Design) -> list[str]:
@@ -95,12 +101,17 @@ def answers_report(design: Design, grids: Sequence[Grid], found: Sequence[Sequen
     named = [check_known(name, [arm.name for arm in design.arms], "arm") for name in design.options.get("shown", ())]
     arms = [*dict.fromkeys([*_shown_arm(design), *named])]
     num, shown, seen = int(design.options.get("answers", 1)), list[dict[str, Any]](), Counter[tuple[str, str]]()
+    own = list[dict[str, Any]]()
     for grid, records in zip(grids, found, strict=True):
+        for asked, record in zip(grid.questions, records, strict=False):
+            if isinstance(asked, OwnQuestion) and asked.graded:
+                right = {name: each["right"] for name, each in record["arms"].items()}
+                own.append(asked.model_dump(include={"text", "grader", "answer"}) | {"pair": grid.pair, "right": right})
         for record in records:
             seen[grid.pair, record["kind"]] += 1
             if seen[grid.pair, record["kind"]] <= num:
                 shown.append({"pair": grid.pair, "kind": record["kind"]} | _answers(record, arms))
-    return {"each": num, "answers": shown}
+    return {"each": num, "answers": shown, "own": own}
 
 
 def _answers(record: Record, arms: Sequence[str]) -> dict[str, Any]:
@@ -122,16 +133,30 @@ def _tokens(told: Mapping[str, Any]) -> Tokens:
 
 def answers_document(report: dict[str, Any]) -> Document:
     """Show answers token by token."""
-    said = f"The first {report['each']} of each kind and pair, in the design's order."
+    blocks: list[Block] = []
+    for pair in dict.fromkeys(each["pair"] for each in report["own"]):
+        own = [each for each in report["own"] if each["pair"] == pair]
+        columns: dict[str, Cell] = {name: at(name) for name in ("text", "grader", "answer")}
+        columns |= {arm: lambda row, arm=arm: "right" if row["right"][arm] else "wrong" for arm in own[0]["right"]}
+        titles = ("question", "grader", "expected", *own[0]["right"])
+        few = f"the first {NUM_LISTED} of {len(own)}" if len(own) > NUM_LISTED else f"all {len(own)}"
+        listed = table_of(f"{pair}: your own graded questions, {few}", own[:NUM_LISTED], columns, titles)
+        blocks.append(replace(listed, words=titles[:3]))
+        if none := [repr(each["text"]) for each in own if not any(each["right"].values())]:
+            blocks.append(
+                Text(f"No arm was right on these {len(none)}: check the grader of {', '.join(none)}.", "strong")
+            )
+    said = f"Answers token by token, in the order in which they were asked: of each kind the first {report['each']}."
     shown = [(Heading(f"{each['pair']}, {each['kind']}", 3), _tokens(each)) for each in report["answers"]]
-    return [Text(said), *(block for both in shown for block in both)]
+    return [*blocks, Text(said), *(block for both in shown for block in both)]
 
 
 def cases_document(report: dict[str, Any]) -> Document:
     """Print the rules, count their cases, and show some."""
     columns = {"pair": at("pair"), "arm": at("arm"), "n": at("questions")} | {e: with_interval(e) for e in RULES}
     blocks: list[Block] = [Text(f"{rule}: {said}.") for rule, said in RULES.items()]
-    blocks += [Text(UNGRADED.format(report["good_nats"])), table_of("Cases by threshold", report["counts"], columns)]
+    blocks += [Text(UNGRADED.format(report["good_nats"]))] if report["ungraded"] else []
+    blocks += [table_of("Cases by threshold", report["counts"], columns)]
     for case in report["cases"]:
         rows = [(side, *(f"{text!r} {chance}" for text, chance in row)) for side, row in case["candidates"].items()]
         titles = ("next token there", *(f"{number}." for number in range(1, max(map(len, rows)))))

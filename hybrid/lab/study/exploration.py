@@ -25,7 +25,7 @@ from hybrid.lab.study.section import Section
 from hybrid.lab.study.threshold import RIGHT, ways_of
 from hybrid.policy.branches import BranchRule, choose_branch
 from hybrid.policy.requests import Branch, PendingToken
-from hybrid.report import Block, Document, Heading, Text
+from hybrid.report import Block, Document
 from hybrid.report.tables import at, estimate, table_of, with_interval
 from hybrid.run.composition import weighs
 from hybrid.tasks.statistics import wilson
@@ -139,7 +139,7 @@ def _said(part: Mapping[str, Any]) -> Iterator[str]:
 
 def exploration_document(report: dict[str, Any]) -> Document:
     """Say what came of it; a table of each pair and number."""
-    blocks: list[Block] = [Heading("Exploration"), *(Text(said, "strong") for said in report["summary"])]
+    blocks: list[Block] = []
     for part in report["parts"]:
         columns = {"temperature": at("temperature", form="g"), "chosen by": at("way"), "right": with_interval("right")}
         columns |= {"recovered": with_interval("share"), "less the coldest": with_interval("less_coldest")}

@@ -17,9 +17,18 @@ from hybrid.lab.arms import estimate_to_json
 from hybrid.lab.experiments.frame import bills, paid_ratio, resampled, told
 from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid, Record
 from hybrid.lab.experiments.position_table import THRESHOLDS, Positions, flattened, run_lengths, weighted_spearman
-from hybrid.lab.experiments.text import EXACT_GREEDY
 from hybrid.lab.study.design import Design
-from hybrid.lab.study.rows import DIGITS, HEATED_K, RULES, SLACK_NATS, TEXTS, TOP_KS, TextReading, rows_grids
+from hybrid.lab.study.rows import (
+    DIGITS,
+    EXACT_GREEDY,
+    HEATED_K,
+    RULES,
+    SLACK_NATS,
+    TEXTS,
+    TOP_KS,
+    TextReading,
+    rows_grids,
+)
 from hybrid.lab.study.section import Section
 from hybrid.report import Axis, Chart, Document
 from hybrid.report.tables import Cell, at, estimate, table_of, with_interval

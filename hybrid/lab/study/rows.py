@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from hybrid.engine import Cursor
+from hybrid.lab.arms import Arm
 from hybrid.lab.experiments.grid import CLOUD, LOCAL, CheckAnswer, Grid, Record, arms_to_json
 from hybrid.lab.experiments.memo import MemoEngine
 from hybrid.lab.experiments.position_table import compare_rows
-from hybrid.lab.experiments.text import EXACT_GREEDY
 from hybrid.lab.experiments.trials import answer_arms, spent_record
 from hybrid.lab.experiments.world import World
 from hybrid.prob import (
@@ -38,6 +38,7 @@ from hybrid.types import Ids, Sampling
 if TYPE_CHECKING:
     from hybrid.lab.study.design import Design
 
+EXACT_GREEDY = Arm("greedy-exact", "greedy-exact")
 ARMS, TEXTS = (CLOUD, LOCAL, EXACT_GREEDY), (CLOUD.name, LOCAL.name)
 # Lengths of the top-k list: the least, what is often given, the default, and what few endpoints give.
 TOP_KS = (1, 5, 20, 100)

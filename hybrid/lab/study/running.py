@@ -24,13 +24,29 @@ from hybrid.lab.study.design import Design, Pair, Power, within
 from hybrid.lab.study.endpoint import EndpointPair
 from hybrid.lab.study.section import Section
 from hybrid.lab.study.sections import sections_of
+from hybrid.lab.study.threshold import first_table
 from hybrid.policy.choices import SPAN
+from hybrid.report import Document, Heading, Text
 from hybrid.spend import as_usd
 from hybrid.types import Message
 
 # What a token of an answer takes one of two cores, prefixes that are known included, beside the bytes of its models
 # by what memory gives (the bundled pair, 2026-11-27). The run's own estimate comes with its first answers.
 SECONDS_A_TOKEN, BYTES_A_SECOND = 0.0006, 4e9
+DIFFERENCE = "see a difference of {:g} in right answers in four of five runs"
+
+READING = """\
+Recovered (RPI): how much of the gap between the two models an arm closes: (its right answers - the local model's) /
+(the cloud's - the local model's). 0 is the local model alone, 1 the cloud alone. Of a loss it is the same.
+
+Bill: what an arm's requests cost, as a multiple of what the cloud alone costs. Whole questions sent to the cloud at
+random recover as much as they cost: half of the gap for half of the bill.
+
+A tariff 1/0.1/4: what a prompt token, a cached one and a written one cost. Cached is, U, what a write reads, but not
+what a check reads; C, both; S and SU, as C and U behind 500 tokens that all questions share; new, only new tokens cost.
+
+KL, in nats, tells how far the cloud's next token is from the local model's: 0 where both expect the same. Where it is
+above its threshold, the cloud writes. n: questions. A dash: nothing can be told of that."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +139,7 @@ class Study:
         files = {path for pair in design.pairs.values() for path in (pair.local, getattr(pair, "cloud", pair.local))}
         return {
             "design": design.name,
+            "first": [row for each in sections.values() for row in each.get("first", ())],
             "summary": [said for each in sections.values() for said in each.get("summary", ())],
             "seeds": design.seeds,
             "questions": {name: len(asked) for name, asked in design.questions.items()},
@@ -134,6 +151,11 @@ class Study:
             "against_the_client": agreement([each for record in records for each in record["checked"]]),
             "sections": sections,
         }
+
+    def summary(self, found: Mapping[str, Any]) -> Document:
+        """Return what the report begins with: how the KL hand-off fares, then a sentence of each section and pair."""
+        said = (*(Text(line, "strong") for line in found["summary"]), *(Text(f"{line}.") for line in found["power"]))
+        return [Heading("Summary"), *first_table(found["first"]), *said, Text()]
 
 
 def _costs(pair: EndpointPair, grid: Grid, asked: GradedQuestion, prompt: int) -> tuple[int, int]:
@@ -164,13 +186,16 @@ def _prompt_tokens(pair: Pair, asked: Sequence[GradedQuestion]) -> list[int]:
 
 def power_lines(power: Power, sections: Mapping[str, Any]) -> list[str]:
     """Say how many questions the wanted intervals take, and how wide those of RPI came out."""
-    wanted = (("half_width", "a half width of RPI's interval of"), ("difference", "a difference in right answers of"))
-    what = " and ".join(f"{said} {getattr(power, name):g}" for name, said in wanted if getattr(power, name))
-    where = "assumed" if power.records is None else f"of {power.records}"
-    assumed = f"with the gap of {power.gap:.3g} and the discordance of {power.discordance:.3g} {where}"
-    lines = [f"{what} takes {power.num_needed} graded questions of a pair {assumed}"] if what else []
+    wanted = (("half_width", "know the recovered share (RPI) to {:g} either way"), ("difference", DIFFERENCE))
+    what = " and ".join(said.format(getattr(power, name)) for name, said in wanted if getattr(power, name))
+    where = "assumed" if power.records is None else f"measured in {power.records}"
+    known = f"{where}: a gap of {power.gap:.3g} between the models, {power.discordance:.3g} of the questions"
+    said = f"{power.num_needed} graded questions of a pair are needed to {what} ({known} answered right by one alone)"
+    lines = [said] if what else []
     for part in sections.get("threshold", {}).get("parts", ()):
         shares = [row["share"] for row in part["rows"] if None not in row["share"].values()]
         if reached := max(((share["high"] - share["low"]) / 2 for share in shares), default=None):
-            lines.append(f"{part['pair']}: with {part['questions']} the widest such interval has {reached:.3f}")
+            lines.append(
+                f"{part['pair']} has {part['questions']}: the least certain arm's is known to {reached:.2f} either way"
+            )
     return lines

@@ -12,6 +12,7 @@ at 0 and 1; two seeds are drawn again independently of each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from typing import Any, TypeAlias
@@ -20,18 +21,22 @@ import numpy as np
 
 from hybrid.lab.arms import Arm, estimate_to_json
 from hybrid.lab.experiments.frame import Answers, Frame, Ways, bills, column, paid_ratio, told, told_bills
-from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid, Record
+from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid, ModelPair, Record
 from hybrid.lab.experiments.peers_report import best_share
 from hybrid.lab.experiments.problem_report import answers_of, cloud_share
 from hybrid.lab.study.answers import answers_grids, kl_arms, rule_of
 from hybrid.lab.study.design import Design, NamedTariff
+from hybrid.lab.study.row_sections import noise_floor
+from hybrid.lab.study.rows import rows_grids
 from hybrid.lab.study.section import Section
 from hybrid.prob import Floats
-from hybrid.report import Axis, Block, Chart, Document, Heading, Text
+from hybrid.report import Axis, Block, Chart, Document, Heading, Table, Text
 from hybrid.report.tables import at, estimate, table_of, with_interval
 from hybrid.tasks.statistics import cheapest_bill, loss_shares, wilson
 
 RECOVERED = (0.5, 0.8)
+# Some 1,000 positions: enough for the 99 % point of how far a row moves.
+NUM_READ = 20
 BOTH, COIN = (LOCAL.name, CLOUD.name), "sent at random"
 # The axis ends there; an infinite threshold stands at its end.
 MOST_NATS = 8.0
@@ -76,30 +81,50 @@ def area_under(shares: Floats, paid: Floats) -> Floats:
     return np.where(np.isnan(shares).any(axis=0), np.nan, areas)
 
 
+def recovery_grids(design: Design) -> tuple[Grid, ...]:
+    """Return the answers, and where rows are told some questions whose texts are read twice: for the noise floor."""
+    few = {
+        name: design.questions[name][:NUM_READ] for name, pair in design.pairs.items() if isinstance(pair, ModelPair)
+    }
+    read = replace(design, pairs={name: design.pairs[name] for name in few}, drawn={design.seeds[0]: few})
+    return (*answers_grids(design), *rows_grids(read))
+
+
 def recovery_report(
     measures: Mapping[str, Measure], design: Design, grids: Sequence[Grid], found: Sequence[Sequence[Record]]
 ) -> dict[str, Any]:
     """Return what every pair's arms recover in each measure: the seeds pooled, and one less the other."""
-    parts = []
+    every, parts = [*zip(grids, found, strict=True)], []
+    floors = {grid.pair: noise_floor(records) for grid, records in every if records and "texts" in records[0]}
     for pair in design.pairs:
         for name, measure in measures.items():
             of_seeds = {
                 grid.seed: measured
-                for grid, records in zip(grids, found, strict=True)
+                for grid, records in every
                 if grid.pair == pair
                 and (measured := [each for each in records if each["arms"][CLOUD.name].get(name) is not None])
             }
             if of_seeds:
                 part = _part(design, [each for some in of_seeds.values() for each in some], name, measure)
-                seeds = [*_differences(design, of_seeds, measure)]
-                parts.append({"pair": pair, "measure": name} | part | {"seeds": seeds})
-    return {"parts": parts, "summary": [said for part in parts for said in _said(part)]}
+                part |= {"seeds": [*_differences(design, of_seeds, measure)], "floor": floors.get(pair)}
+                of_pair = (each for grid, records in every if grid.pair == pair for each in records)
+                part["ungraded"] = sum("texts" not in each for each in of_pair) - part["questions"]
+                parts.append({"pair": pair, "measure": name} | part)
+    first = [
+        {key: part[key] for key in ("pair", "measure", "questions", "differ")} | {"tariff": tariff} | beside
+        for part in parts
+        for tariff, beside in part["beside_kl"].items()
+        if beside is not None
+    ]
+    return {"parts": parts, "first": first, "summary": [_said(part) for part in parts]}
 
 
 def _part(design: Design, records: Sequence[Record], name: str, measure: Measure) -> dict[str, Any]:
     nats = {arm.name: min(limit, MOST_NATS) for limit, arm in kl_arms(design)}
     kl = [arm for _, arm in kl_arms(design)]
     arms = [*kl, *(arm for arm in design.arms if arm.name not in nats)]
+    others = [arm.name for arm in arms[len(kl) :]]
+    local, cloud = (measure(answers_of(records, model)) for model in BOTH)
     ways = {tariff.name: ways_of(records, arms, measure, tariff) for tariff in design.tariffs}
     rules = {tariff: rule_ways(arms, each) for tariff, each in ways.items()}
 
@@ -137,31 +162,56 @@ def _part(design: Design, records: Sequence[Record], name: str, measure: Measure
 
     return {
         "questions": len(records),
+        "differ": int(np.count_nonzero(local != cloud)),
         "rows": [row(i, arm) for i, arm in enumerate([*arms, LOCAL, CLOUD])],
         "areas": {tariff: areas(each) for tariff, each in rules.items()},
-        "beside_kl": {tariff: _beside_kl([*nats], ways[tariff], each) for tariff, each in rules.items()},
+        "beside_kl": {tariff: _beside_kl([*nats], others, ways[tariff], each) for tariff, each in rules.items()},
         "kinds": [kind(each) for each in dict.fromkeys(each["kind"] for each in records)],
     }
 
 
-def _beside_kl(kl: Sequence[str], ways: Ways, rules: Mapping[str, Ways]) -> dict[str, Any] | None:
-    """Return the KL hand-off at its best dial here, and every other rule beside it.
+def _beside_kl(
+    kl: Sequence[str], others: Sequence[str], ways: Ways, rules: Mapping[str, Ways]
+) -> dict[str, Any] | None:
+    """Return the KL hand-off at its best dial here, beside every other rule and arm. None: nothing is told.
 
-    Best is what is farthest above the coin, of the dials that recover half where one does. ``more``: what another
-    recovers beyond it at its bill; ``less``: what as much costs less. None: nothing is told.
+    Best is what is farthest above the coin, of the dials that recover half where one does. ``over_coin``: what it
+    recovers less its bill, which is what the coin recovers for that. ``more``: what another rule recovers beyond it at
+    its bill; ``less``: what as much costs less. ``cheaper``: the arm that costs least of those whose own bill is
+    clearly less, the cloud alone among them, and that recovers as much here.
     """
     shares, paid = ways
     if not kl or np.isnan(shares[0, 0]):
         return None
-    half = [i for i in range(len(kl)) if shares[i, 0] >= RECOVERED[0]]
-    best = max(half or range(len(kl)), key=lambda i: shares[i, 0] - paid[i, 0])
+
+    def best_of(dials: Sequence[int]) -> int:
+        half = [i for i in dials if shares[i, 0] >= RECOVERED[0]]
+        return max(half or dials, key=lambda i: shares[i, 0] - paid[i, 0])
+
+    names, rest = [*kl, *others, *BOTH], range(len(kl), len(kl) + len(others))
+    best = best_of(range(len(kl)))
     share, bill = shares[best], paid[best]
-    others = {
+    beside = {
         rule: {"more": told(best_share(*each, bill) - share), "less": told(bill - cheapest_bill(*each, share))}
         for rule, each in rules.items()
         if rule != "kl"
     }
-    return {"arm": kl[best], "share": told(share), "bill": told(bill), "others": others}
+    found = {
+        i: {"arm": names[i], "share": told(shares[i]), "bill": told(paid[i]), "less": told(bill - paid[i])}
+        for i in (*rest, len(names) - 1)
+    }
+    less = [each for i, each in found.items() if (each["less"]["low"] or 0.0) > 0.0 and shares[i, 0] >= share[0]]
+    return {
+        "arm": kl[best],
+        "picked_of": len(kl),
+        "share": told(share),
+        "bill": told(bill),
+        "over_coin": told(share - bill),
+        "random": {"arm": "at random"} | dict.fromkeys(("share", "bill"), told(np.minimum(bill, 1.0))),
+        "others": beside,
+        "other": found[best_of(rest)] if rest else None,
+        "cheaper": min(less, key=lambda each: each["bill"]["value"], default=None),
+    }
 
 
 def _differences(
@@ -177,61 +227,118 @@ def _differences(
             yield {"seeds": f"{one} less {other}", "arm": arm.name, "difference": difference}
 
 
-def _said(part: Mapping[str, Any]) -> list[str]:
-    """Say under each tariff what recovers as much as the KL hand-off for less, the cheapest first."""
-    said, where = [], f"{part['pair']}, {part['measure']}"
+VERDICTS = ("beats", "is not shown to beat", "loses to")
+
+
+def _said(part: Mapping[str, Any]) -> str:
+    """Say under which tariffs the KL hand-off beats whole questions at random, by the paired difference's interval."""
+    tariffs, where = dict[str, list[str]](), f"{_where(part)} ({part['questions']} questions)"
     for tariff, beside in part["beside_kl"].items():
         if beside is not None:
-            best = f"{beside['arm']} recovers {estimate(beside['share'])} at {estimate(beside['bill'])} of the bill"
-            less = {rule: each["less"] for rule, each in beside["others"].items() if (each["less"]["value"] or 0.0) > 0}
-            won = [f"{rule} by {estimate(each)}" for rule, each in sorted(less.items(), key=lambda e: -e[1]["value"])]
-            coin = "; a coin is better" if beside["share"]["value"] < beside["bill"]["value"] else ""
-            said.append(f"{where}, {tariff}: {best}{coin}; cheaper for as much: {', '.join(won) or 'nothing'}.")
-    return said or [f"{where}: the gap between the two models is not clear."]
+            low, high = ((beside["over_coin"][end] or 0.0) for end in ("low", "high"))
+            tariffs.setdefault(VERDICTS[0 if low > 0.0 else 2 if high < 0.0 else 1], []).append(tariff)
+    if not tariffs:
+        return f"{where}: the gap between the two models is not clear."
+    won = (f"{verdict} it under {', '.join(tariffs[verdict])}" for verdict in VERDICTS if verdict in tariffs)
+    return f"{where}, the KL hand-off beside sending whole questions at random, at an equal bill: {'; '.join(won)}."
+
+
+def _where(part: Mapping[str, Any]) -> str:
+    return part["pair"] if part["measure"] == "right" else f"{part['pair']}, {part['measure']}"
+
+
+def first_table(rows: Sequence[Mapping[str, Any]]) -> Document:
+    """Return the table that a study's report begins with, some rows a pair and tariff; nothing without any."""
+    cells, notes = list[tuple[str, ...]](), [NOTE] + [PICKED] * any(row["picked_of"] > 1 for row in rows)
+    for row in rows:
+        arms, cheaper = [row, row["random"], row["other"], row["cheaper"]], row["cheaper"] or {"arm": None}
+        for arm in {each["arm"]: each for each in arms if each}.values():
+            name = f"{arm['arm']}, cheaper" if arm["arm"] == cheaper["arm"] else arm["arm"]
+            where = (f"{_where(row)}, {row['tariff']}", name, str(row["questions"])) if arm is row else ("", name, "")
+            cells.append((*where, estimate(arm["share"]), estimate(arm["bill"])))
+    notes += [
+        f"{where}: {CERTAIN.format(row['differ'])}"
+        for where, row in {_where(row): row for row in rows}.items()
+        if row["share"]["low"] == row["share"]["high"]
+    ]
+    columns = ("pair, tariff", "arm", "n", "recovered", "bill")
+    return [Table("", columns, cells, tuple(notes), columns[:2])] if rows else []
+
+
+NOTE = (
+    "The KL hand-off; whole questions sent at random for its bill, at most the cloud alone's; the best other arm. "
+    "Recovered: of the gap between the local model (0) and the cloud (1). Bill: 1 is the cloud alone's. In brackets: "
+    "95 % intervals. Cheaper: its own bill is clearly below the KL hand-off's, and here it recovers as much."
+)
+PICKED = (
+    "The threshold is picked on these same questions: of those that recover half, where one does, it recovers most "
+    "beyond its bill. So its figures are somewhat too good. The other arm is picked in the same way."
+)
+CERTAIN = (
+    "the two models differ on {} questions, on which the gap rests. An interval without a width is that of few "
+    "questions, and no certainty."
+)
 
 
 ROWS = {
     "arm": at("arm"),
-    "right, or loss": with_interval("level"),
+    "right answers": with_interval("level"),
     "recovered": with_interval("share"),
-    "by the cloud": at("cloud_tokens", form=".0%"),
-    "requests": at("requests", form=".1f"),
-    "text as the local's": at("as", "local"),
-    "as the cloud's": at("as", "cloud"),
+    "tokens by the cloud": at("cloud_tokens", form=".0%"),
+    "requests a question": at("requests", form=".1f"),
+    "texts equal to the local model's": at("as", "local"),
+    "texts equal to the cloud's": at("as", "cloud"),
 }
 AREAS = {
     "rule": at("rule"),
-    "area": with_interval("area"),
-    **{f"bill at {share:.0%}": with_interval(f"{share:g}") for share in RECOVERED},
-    "more than KL at its bill": with_interval("more"),
-    "less bill for as much": with_interval("less"),
+    "area (at random: 0.5)": with_interval("area"),
+    **{f"bill for {share:.0%} of the gap": with_interval(f"{share:g}") for share in RECOVERED},
+    "recovers more than KL for KL's bill": with_interval("more"),
+    "costs less than KL for as much": with_interval("less"),
 }
 SEEDS = {"threshold": at("arm"), "seeds": at("seeds"), "difference": with_interval("difference")}
-TABLES = {"bill": "the bill of the cloud's", "over_coin": "recovered, less the bill: above 0 it beats a coin"}
+TABLES = {"bill": "the bill (the cloud alone: 1)", "over_coin": "recovered less the bill (at random: 0)"}
+MIXED = "a rule's thresholds mixed at random with each other and with both models alone"
 
 
 def recovery_document(report: dict[str, Any]) -> Document:
-    """Say first what beats the KL hand-off; then tables and charts of each pair."""
-    blocks: list[Block] = [Text(said, "strong") for said in report["summary"]]
+    """Return tables and charts of each pair."""
+    blocks: list[Block] = []
     for part in report["parts"]:
         name, tariffs = f"{part['pair']}, {part['measure']}, {part['questions']} questions", [*part["areas"]]
-        blocks += [Heading(name, 3), table_of(f"{name}: every arm", part["rows"], ROWS)]
-        for key, what in TABLES.items():
+        clear = part["rows"][0]["share"]["value"] is not None
+        rows = {what: cell for what, cell in ROWS.items() if clear or what != "recovered"}
+        titles = [what if part["measure"] == "right" else what.replace("right answers", "loss") for what in rows]
+        blocks += [Heading(name, 3), table_of(f"{name}: every arm", part["rows"], rows, titles)]
+        if part["ungraded"]:
+            asked = part["ungraded"] + part["questions"]
+            blocks.append(Text(f"Not graded, and not counted here: {part['ungraded']} of {asked} questions."))
+        for key, what in TABLES.items() if clear else ():
             columns = {"arm": at("arm")} | {tariff: with_interval(key, tariff) for tariff in tariffs}
             blocks.append(table_of(f"{name}: {what}", part["rows"], columns))
-        for tariff in tariffs:
+        for tariff in tariffs if clear else ():
             others = (part["beside_kl"][tariff] or {"others": {}})["others"]
-            rows = [row | others.get(row["rule"], {"more": None, "less": None}) for row in part["areas"][tariff]]
-            blocks.append(table_of(f"{name}: {tariff}", rows, AREAS))
-        shares = {arm: with_interval("shares", arm) for arm in part["kinds"][0]["shares"]}
+            ways = [row | others.get(row["rule"], {"more": None, "less": None}) for row in part["areas"][tariff]]
+            blocks.append(table_of(f"{name}: {tariff}, {MIXED}", ways, AREAS))
+        seen = {arm for kind in part["kinds"] for arm, share in kind["shares"].items() if share["value"] is not None}
+        shares = {arm: with_interval("shares", arm) for arm in part["kinds"][0]["shares"] if arm in seen}
         columns = {"kind": at("kind"), "n": at("questions")} | {model: with_interval(model) for model in BOTH} | shares
-        blocks.append(table_of(f"{name}: recovered, by kind and threshold", part["kinds"], columns))
+        what = "both models, and what is recovered, by kind" if shares else "both models by kind"
+        blocks.append(table_of(f"{name}: {what}", part["kinds"], columns))
         known = [each["difference"] for each in part["seeds"] if None not in each["difference"].values()]
         num = sum(each["low"] > 0.0 or each["high"] < 0.0 for each in known)
         said = f"{num} of {len(known)} differences of two seeds exclude 0."
         blocks += [table_of(f"{name}: two seeds", part["seeds"], SEEDS), Text(said)] if part["seeds"] else []
+        if part["floor"]:
+            said = f"KL moves by up to {_floor(part):.3g} nats at 99 % of {part['floor']['positions']} positions"
+            blocks.append(Text(f"{said} where rows are read in another way: a threshold below hangs on that."))
         blocks += _charts(part, tariffs[0])
     return blocks
+
+
+def _floor(part: Mapping[str, Any]) -> float:
+    floor: float = part["floor"]["difference"]["0.99"]["value"]
+    return floor
 
 
 def _charts(part: Mapping[str, Any], tariff: str) -> Iterator[Chart]:
@@ -244,22 +351,25 @@ def _charts(part: Mapping[str, Any], tariff: str) -> Iterator[Chart]:
         return
     points = [point for own in rules.values() for point in own]
     up = Axis("recovered", 0.0, max(1.0, *(share for _, _, share in points)), SHARES)
-    nats = Axis("threshold, nats", 0.0, MOST_NATS, [(float(each), f"{each}") for each in range(9)])
     kl = [(rule, [(dial, share) for dial, _, share in own if dial is not None]) for rule, own in rules.items()]
-    yield Chart(f"{part['pair']}: recovered, by KL's threshold", nats, up, [line for line in kl if line[1]])
-    most = max(1.0, *(bill for _, bill, _ in points))
-    ticks = [(each / 2, f"{each / 2:g}") for each in range(int(2 * most) + 1)]
-    paid = Axis(f"bill of the cloud's, {tariff}", 0.0, most, ticks)
-    lines = [(rule, [(bill, share) for _, bill, share in own]) for rule, own in rules.items()]
-    coin = (COIN, [(0.0, 0.0), (1.0, 1.0)])
-    dots = [(rule, of[0]) for rule, of in lines if len(of) == 1]
-    yield Chart(f"{part['pair']}: recovered, by the bill", paid, up, [coin, *(e for e in lines if len(e[1]) > 1)], dots)
+    floor = [("noise floor", [(_floor(part), 0.0), (_floor(part), 1.0)])] if part["floor"] else []
+    dials = _axis("threshold, nats", max((dial for _, own in kl for dial, _ in own), default=1.0))
+    yield Chart(f"{part['pair']}: recovered, by KL's threshold", dials, up, [*(e for e in kl if e[1]), *floor])
+    paid = _axis(f"bill, {tariff}; the cloud alone: 1", max(1.0, *(bill for _, bill, _ in points)))
+    lines = [(rule, [(bill, share) for _, bill, share in own]) for rule, own in rules.items() if rule not in BOTH]
+    yield Chart(f"{part['pair']}: recovered, by the bill", paid, up, [(COIN, [(0.0, 0.0), (1.0, 1.0)]), *lines])
+
+
+def _axis(label: str, most: float) -> Axis:
+    """Return an axis from 0 to a little beyond the most, with at most eight ticks."""
+    step = next((each for each in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0) if most <= 7 * each), most / 7)
+    return Axis(label, 0.0, 1.03 * most, [(step * each, f"{step * each:g}") for each in range(int(most / step) + 1)])
 
 
 WHERE = "against KL's threshold and the bill"
 THRESHOLD_SECTION = Section(
-    "threshold", f"RPI {WHERE}", answers_grids, partial(recovery_report, RIGHT), recovery_document, needs_rows=False
+    "threshold", f"RPI {WHERE}", recovery_grids, partial(recovery_report, RIGHT), recovery_document, needs_rows=False
 )
 LOSS_SECTION = Section(
-    "loss", f"Recovered loss {WHERE}", answers_grids, partial(recovery_report, LOSS), recovery_document
+    "loss", f"Recovered loss {WHERE}", recovery_grids, partial(recovery_report, LOSS), recovery_document
 )

@@ -1,110 +1,21 @@
-"""``hybrid bench text`` and ``wordings``: what every rule recovers on real text, and what concepts are worth."""
+"""``hybrid bench wordings``: what concepts are worth where most of what divides two models is wording."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import closing
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hybrid.cli.command import exit_codes, progress
-from hybrid.cli.lab_tables import (
-    AsJson,
-    BenchSplit,
-    Out,
-    Processes,
-    out_folder,
-    show,
-    text_document,
-    wordings_document,
-    write_drawing,
-)
+from hybrid.cli.lab_tables import AsJson, show, wordings_document
 
 if TYPE_CHECKING:
     from hybrid.lab.experiments.wordings import Tried
 
-__all__ = ["TEXT_EPILOG", "WORDINGS_EPILOG", "text", "wordings"]
-
-TEXT_EPILOG = """
-Questions to an assistant (`hybrid.tasks.assistant`) are answered by every rule over a pair of real models, in this
-process, no prefix decoded twice: the reference is SmolLM2-135M-Instruct, the local model one of
-
-q3: the same, requantised to three bits;
-
-d2: the same, with two layers left out;
-
-d4: with four left out.
-
-The first table holds the two models against each other along the reference's own greedy text. The second has every
-rule: the share of the loss between the two models that it recovers (in excess nats, log P(best) - log P(token) under
-the reference, and in NLL), and its bill as a multiple of the reference's alone, under five tariffs: U (a check reads no
-prefix cache), C (it does), S and SU (the same behind 500 tokens that all share), new (only new tokens are paid).
-Whole questions sent at random recover what they pay for: the advantage is over that. One answer in twenty is written
-again by the client over the bundled server and compared.
-
-Everything takes about 40 minutes on two idle cores. A run that was interrupted goes on where it stopped.
-
-Examples:
-
-  hybrid bench text
-
-  hybrid bench text --pair q3 --temperature 0 --num 20
-
-  hybrid bench text --json --plot text.svg > text.json
-
-Exit codes: 0 done, 1 output lost, 2 usage (the package is not installed), 3 model unusable, 130 interrupted.
-"""
-
-
-class RealModelName(StrEnum):
-    """The local model of a pair."""
-
-    q3 = "q3"
-    d2 = "d2"
-    d4 = "d4"
-
-
-def text(
-    num: Annotated[
-        int | None, typer.Option("--num", "--n", help="Questions a section (30 to 300).", metavar="N", min=1)
-    ] = None,
-    pair: Annotated[RealModelName | None, typer.Option(help="One pair only.", show_default=False)] = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="One temperature only (default: 0, 0.7 and 1).", metavar="T", min=0.0)
-    ] = None,
-    split: Annotated[BenchSplit, typer.Option(help="Half of the questions that the rules answer.")] = BenchSplit.test,
-    seed: Annotated[int, typer.Option(help="Which questions, and all draws.", metavar="S", min=0)] = 0,
-    processes: Processes = 2,
-    folder: Out = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw recovered share against bill.", metavar="FILE.svg", show_default=False)
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Tell what every rule recovers and costs on real text."""
-    with exit_codes():
-        from hybrid.engine.real_models import model_file  # noqa: PLC0415  (help and usage errors need no llama.cpp)
-        from hybrid.lab.experiments.grid import GridRun, ModelPair, run_grids  # noqa: PLC0415
-        from hybrid.lab.experiments.plot import svg  # noqa: PLC0415
-        from hybrid.lab.experiments.questions import PAIRS, REFERENCE  # noqa: PLC0415
-        from hybrid.lab.experiments.text import text_grids, text_report  # noqa: PLC0415
-
-        with progress("the models are looked for") as report_progress:
-            grids = text_grids(num, pair and pair.value, temperature, split.value, seed)
-            cloud = model_file(REFERENCE, report_progress)
-            names = dict.fromkeys(grid.pair for grid in grids)
-            pairs = {name: ModelPair(model_file(PAIRS[name], report_progress), cloud) for name in names}
-            run = GridRun(grids, pairs, out_folder(folder, "bench-text"), seed, processes)
-            report = text_report(grids, run_grids(run, report_progress))
-        if plot is not None:
-            write_drawing(plot, svg(report))
-        show(report, text_document, as_json=as_json)
-
-
-# ``hybrid bench wordings``: the pair whose models say the same in other words.
+__all__ = ["WORDINGS_EPILOG", "wordings"]
 
 WORDINGS_EPILOG = """
 wordings-small and wordings-large answer problems of their world in this process, no prefix decoded twice, greedily. Two
