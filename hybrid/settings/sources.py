@@ -264,9 +264,7 @@ def _fault(first: Mapping[str, Any]) -> str:
 
 def told_fault(error: ValidationError, known: Iterable[str]) -> tuple[tuple[str, ...], str]:
     """Return where the first fault of other data is (names; numbers from 1), and what it is; ``known``: its keys."""
-    first = min(
-        error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden"
-    )  # it may be missing
+    first = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
     where = tuple(to_one_line(part + 1 if isinstance(part, int) else part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(where[-1], [*known], 1, cutoff=0.5)
