@@ -49,9 +49,9 @@ article { background: var(--card); }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 td { white-space: nowrap; }
-@media (max-width: 40rem) { td { white-space: normal; } }
 th, td { text-align: right; font-size: .9rem; padding: .35rem .6rem; border-bottom: 1px solid var(--line); }
 th:first-child { text-align: left; }
+@media (max-width: 40rem) { th, td { white-space: normal; padding: .35rem .25rem; } }
 thead th { color: var(--faint); font-weight: 600; vertical-align: bottom; }
 details { margin: .8rem 0; }
 summary { cursor: pointer; font-weight: 600; }

@@ -266,10 +266,21 @@ def test_a_report_has_no_column_of_dashes_and_says_what_is_not_graded():
         told = [block.text for block in document if isinstance(block, Text)]
         assert f"Not graded, and not counted here: 2 of {num + 2} questions." in told
         for table in each_of(block for block in document if isinstance(block, Table)):
-            for column in zip(*table.rows, strict=True):
+            for column in each_of(zip(*table.rows, strict=True)):
                 assert set(column) != {"-"}, table.heading
         tables = [block.heading for block in document if isinstance(block, Table)]
         assert any("recovered less the bill" in each for each in tables) == (num == 60)
+
+
+def test_a_summary_says_why_it_has_no_hand_off_to_tell_of():
+    asked = design({0: {"bundled": ()}}, (ARMS[3],))
+    report = recovery_report(RIGHT, asked, answers_grids(asked), [drawn_records(60, 0)])
+    assert (report["summary"], report["first"]) == (["bundled (60 questions): no KL hand-off was run."], [])
+    record = made(dict.fromkeys(("local", "cloud"), 1), dict.fromkeys(("local", "cloud"), 1))
+    record["arms"]["cloud"]["right"] = None
+    none = recovery_report(RIGHT, asked, answers_grids(asked), [[record]])
+    assert none == {"parts": [], "first": [], "summary": ["bundled: nothing is graded."]}
+    assert recovery_document(none) == []
 
 
 def alike(record):

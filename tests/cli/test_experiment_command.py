@@ -53,8 +53,9 @@ async def answer_nothing(*_):
 def made_grids(design):
     arms = (CLOUD, LOCAL, *design.arms)
     asked = {pair: design.questions[pair] for pair in design.pairs}
-    content = tuple(arm.name for arm in arms)
-    return tuple(Grid(pair, pair, each, answer_nothing, content, len(arms), arms) for pair, each in asked.items())
+    return tuple(
+        Grid(pair, pair, each, answer_nothing, tuple(map(str, arms)), len(arms), arms) for pair, each in asked.items()
+    )
 
 
 NO_RUN = "hybrid: . holds no run of hybrid experiment (the same command as before begins it again)\n"

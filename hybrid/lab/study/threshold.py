@@ -116,7 +116,8 @@ def recovery_report(
         for tariff, beside in part["beside_kl"].items()
         if beside is not None
     ]
-    return {"parts": parts, "first": first, "summary": [_said(part) for part in parts]}
+    ungraded = [f"{pair}: nothing is graded." for pair in design.pairs if pair not in {part["pair"] for part in parts}]
+    return {"parts": parts, "first": first, "summary": [*map(_said, parts), *ungraded]}
 
 
 def _part(design: Design, records: Sequence[Record], name: str, measure: Measure) -> dict[str, Any]:
@@ -238,7 +239,8 @@ def _said(part: Mapping[str, Any]) -> str:
             low, high = ((beside["over_coin"][end] or 0.0) for end in ("low", "high"))
             tariffs.setdefault(VERDICTS[0 if low > 0.0 else 2 if high < 0.0 else 1], []).append(tariff)
     if not tariffs:
-        return f"{where}: the gap between the two models is not clear."
+        known = part["rows"][0]["share"]["value"] is not None
+        return f"{where}: {'no KL hand-off was run' if known else 'the gap between the two models is not clear'}."
     won = (f"{verdict} it under {', '.join(tariffs[verdict])}" for verdict in VERDICTS if verdict in tariffs)
     return f"{where}, the KL hand-off beside sending whole questions at random, at an equal bill: {'; '.join(won)}."
 
