@@ -262,14 +262,9 @@ def _fault(first: Mapping[str, Any]) -> str:
     return words.format_map(first.get("ctx", {})) if words else str(first["msg"]).removeprefix("Value error, ")
 
 
-def first_fault(error: ValidationError) -> Mapping[str, Any]:
-    """Return the first fault of data: a name that is not known before one that is missing, which it may be."""
-    return min(error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden")
-
-
 def told_fault(error: ValidationError, known: Iterable[str]) -> tuple[tuple[str, ...], str]:
     """Return where the first fault of other data is (names; numbers from 1), and what it is; ``known``: its keys."""
-    first = first_fault(error)
+    first = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
     where = tuple(to_one_line(part + 1 if isinstance(part, int) else part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(where[-1], [*known], 1, cutoff=0.5)

@@ -42,6 +42,7 @@ threshold = [0.3, 3.0]
 [power]
 half_width = 0.2
 """
+MANUAL = Path(__file__).parents[2] / "hybrid" / "cli" / "MANUAL.md"
 CHARGES = DESIGN.replace('cloud = "large"', 'cloud = "http://127.0.0.1:1/v1"\nprice = "1/0.1/4"')
 
 
@@ -355,3 +356,11 @@ def test_another_design_is_kept_out_of_a_folder_with_records_and_the_same_one_is
     Path("copy.toml").write_text(DESIGN.replace("3.0", "2.0"))
     changed = study("run", "copy.toml", "--out", "kept")
     assert changed.exit_code != 2, "what an endpoint answered to the arms that stay is not bought again"
+
+
+def test_the_design_of_the_manual_is_one(tmp_path):
+    found = re.search(r"```toml\n(sections = .*?)```", MANUAL.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "manual.toml").write_text(found[1])
+    design = read_design(tmp_path / "manual.toml")
+    assert (list(design.pairs), len(design.arms)) == (["mine"], 3)
+    assert Study(design, tmp_path / "kept").plan()["questions"] >= 100

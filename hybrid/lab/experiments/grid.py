@@ -47,7 +47,7 @@ from hybrid.run import AsyncClient, Finished, RequestSent, RequestSettled
 from hybrid.run.cloud_verifier import Connection
 from hybrid.settings.config import AnswerChoices
 from hybrid.spend import Account, MemoryLedger, Price
-from hybrid.store.files import OWNERS, make_folder
+from hybrid.store.files import make_folder
 from hybrid.types import CloudUsage, Sampling
 
 LOCAL, CLOUD = Arm("local", "local"), Arm("cloud", "cloud")
@@ -173,8 +173,7 @@ def run_grids(run: GridRun, report_progress: Callable[[str], None]) -> list[list
     if left:
         _run_children(run, left, report_progress)
         done = read_parts(run.folder)
-    missing = [unit for unit in run.units if keys[unit] not in done]
-    if missing:
+    if missing := [unit for unit in run.units if keys[unit] not in done]:
         msg = f"{len(missing)} questions were not answered: run the command again to go on"
         raise EngineError(msg)
     return [[done[keys[number, i]] for i in range(len(grid.questions))] for number, grid in enumerate(run.grids)]
@@ -197,12 +196,10 @@ def _run_children(run: GridRun, left: Sequence[Unit], report_progress: Callable[
     """Share the questions among child processes and say how far they are."""
     context = multiprocessing.get_context("spawn")
     tasks, news = context.Queue(), context.Queue()
-    for unit in left:
-        tasks.put(unit)
     num = min(run.num_processes, len(left))
+    for unit in (*left, *[None] * num):
+        tasks.put(unit)
     children = [context.Process(target=_child, args=(run, tasks, news), daemon=True) for _ in range(num)]
-    for _ in children:
-        tasks.put(None)
     with _stopped(children):
         _follow(run, left, children, news, report_progress)
 
@@ -224,8 +221,7 @@ def _follow(
         if isinstance(told, str):
             raise EngineError(told)
         num_done, cost_done = num_done + 1, cost_done + run.cost(told)
-        seconds = time.monotonic() - began
-        minutes_left = seconds * (total / cost_done - 1.0) / 60
+        minutes_left = (time.monotonic() - began) * (total / cost_done - 1.0) / 60
         grid = run.grids[told[0]]
         say(f"{grid.name}: question {told[1] + 1} of {len(grid.questions)}; about {minutes_left:.0f} min left")
 
@@ -248,27 +244,20 @@ def _child(run: GridRun, tasks: Any, news: Any) -> None:
     """Answer questions until there are no more; it ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.umask(0o077)  # questions and answers are for their owner alone
+    if parent := multiprocessing.parent_process():  # the next run would buy what this one is buying
+        threading.Thread(target=lambda: os._exit(parent.join() or 1), daemon=True).start()  # type: ignore[func-returns-value]
     try:
         asyncio.run(_answer_all(run, tasks, news))
     except Exception as error:  # noqa: BLE001  (the parent says it, in a sentence)
         news.put(f"{type(error).__name__}: {error}" if not isinstance(error, EngineError) else str(error))
 
 
-def _end_with_parent() -> None:
-    """End this process as soon as the parent has ended: the next run would buy what this one is buying."""
-    if parent := multiprocessing.parent_process():
-        parent.join()
-        os._exit(1)
-
-
 async def _answer_all(run: GridRun, tasks: Any, news: Any) -> None:
-    path = run.folder / f"part-{os.getpid()}.jsonl"
     async with AsyncExitStack() as stack:
         worlds: dict[str, World] = {}
         drivers: dict[str, ServedClient] = {}
-        path.touch(OWNERS)
-        with path.open("a", encoding="utf-8") as part:
+        with (run.folder / f"part-{os.getpid()}.jsonl").open("a", encoding="utf-8") as part:
             while (unit := tasks.get()) is not None:
                 name = run.grids[unit[0]].pair
                 if name not in worlds:

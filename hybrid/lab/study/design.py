@@ -34,7 +34,7 @@ from hybrid.run.composition import check_effect, policy_of
 from hybrid.settings.config import NO_LEDGER, Settings, names_for
 from hybrid.settings.names import is_address
 from hybrid.settings.setting_info import SettingScope
-from hybrid.settings.sources import choosing, first_fault, load, told_fault
+from hybrid.settings.sources import choosing, load, told_fault
 from hybrid.spend import usd_to_nanousd
 from hybrid.tasks import FAMILIES
 from hybrid.tasks.statistics import num_for_difference, num_for_rpi
@@ -175,7 +175,7 @@ def read_design(path: Path, most: int | None = None, folder: Path | None = None)
         msg = f"{path} cannot be read: {error.strerror}"
         raise UsageError(msg) from None
     except ValidationError as error:
-        inner = first_fault(error)["loc"][:-1]
+        inner = told_fault(error, ())[0][:-1]
         owner = next((kind for name, kind in _TABLES.items() if name in inner), _DesignTable)
         where, fault = told_fault(error, owner.model_fields)
         where = where[:2] if where[:1] == ("options",) else where  # the rest says which type was tried

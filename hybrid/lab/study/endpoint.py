@@ -27,7 +27,6 @@ from hybrid.record.events import SpanDrafted, Started, TokenEmitted
 from hybrid.run import AsyncClient, Finished, RequestSent, RequestSettled
 from hybrid.settings.config import Settings
 from hybrid.spend import Price
-from hybrid.store.files import OWNERS
 from hybrid.types import Ids, Sampling
 
 # Why an answer went on without the cloud, where another try does not change it (``batch.output.LASTING``), or it did.
@@ -65,9 +64,7 @@ class EndpointWorld(World):
     def __init__(self, client: AsyncClient, folder: Path, identity: list[Any]) -> None:
         """Read the answers that were kept, from all processes."""
         self._client, self._identity = client, identity
-        own = folder / f"answers-{os.getpid()}.jsonl"
-        own.touch(OWNERS)
-        self._file = own.open("a", encoding="utf-8")
+        self._file = (folder / f"answers-{os.getpid()}.jsonl").open("a", encoding="utf-8")
         self._kept: dict[str, str] = {}
         for path in folder.glob("answers-*.jsonl"):
             for line in path.read_text(encoding="utf-8").splitlines():
