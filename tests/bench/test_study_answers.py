@@ -11,25 +11,20 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 from cases import each_of
+from study_records import ARMS, KL, TARIFFS, design, drawn_records, made
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.lab.arms import Arm
-from hybrid.lab.experiments.frame import PRICES, SETTINGS, CountedRequest, cost
-from hybrid.lab.experiments.grid import ModelPair
+from hybrid.lab.experiments.frame import cost
 from hybrid.lab.experiments.questions import as_questions, draw_problems
 from hybrid.lab.experiments.world import open_world
 from hybrid.lab.study.answers import answers_grids, kl_arms
 from hybrid.lab.study.cases import (
     ANSWERS_SECTION,
     CASES_SECTION,
-    RULES,
     answers_document,
     answers_report,
-    case_of,
-    cases_document,
-    cases_report,
 )
-from hybrid.lab.study.design import Design, NamedTariff
 from hybrid.lab.study.own_questions import OwnQuestion
 from hybrid.lab.study.threshold import (
     COIN,
@@ -44,17 +39,8 @@ from hybrid.lab.study.threshold import (
     recovery_report,
     ways_of,
 )
-from hybrid.report import Chart, Table, Text, Tokens, html
+from hybrid.report import Chart, Table, Text, html
 from hybrid.tasks.statistics import rpi
-
-TARIFFS = tuple(NamedTariff(f"1/0.1/4 {each.name}", PRICES[0], each) for each in SETTINGS[:2])
-KL = tuple(Arm(f"kl:{nats:g}", "kl", {"threshold": nats}) for nats in (0.0, 0.7, math.inf))
-ARMS = (*KL, Arm("once", "once"), Arm("auto", "auto"))
-
-
-def design(questions, arms=ARMS, **more):
-    pairs = {"bundled": ModelPair(BUNDLED_LOCAL, BUNDLED_CLOUD)}
-    return Design("x", ("threshold",), pairs, questions, arms, TARIFFS, **more)
 
 
 async def no_check(*_):
@@ -118,42 +104,6 @@ def test_a_grid_is_a_seed_and_a_pair_and_the_thresholds_are_the_kl_arms_own():
 
 
 # ---- what is recovered ---------------------------------------------------------------------------------------------
-
-
-def made(rights, bills, kind="sum"):
-    """A record by hand: who is right, and the tokens that one request of each arm sent; 0: none was sent."""
-    arms = {
-        name: {
-            "right": bool(rights[name]),
-            "requests": [CountedRequest("write", bills[name], 0, 0, 0)] if bills[name] else [],
-            "cloud_tokens": 1, "tokens": 2, "excess": 1.0 - rights[name], "nll": 2.0 - rights[name],
-            "degraded": None, "answer": name, "handoff": 0, "parts": 0,
-            "candidates": {"0": [[["a", 0.5]], [["b", 0.9]]]},
-            "pieces": [["x", "local"], ["y", "cloud"]], "trace": [[0, 0.4, None, "accepted", "a", "b"]],
-        }
-        for name in rights
-    }  # fmt: skip
-    return {"text": "1 + 1?", "kind": kind, "seed": 0, "arms": arms}
-
-
-def drawn_records(num, seed):
-    """``once`` is the KL hand-off of 0.7 at half its bill; at 0 it is the cloud, at infinity the local model."""
-    rng, records = np.random.default_rng(seed), []
-    for number in range(num):
-        local, cloud = rng.random() < 0.4, rng.random() < 0.9
-        hybrid = cloud if rng.random() < 0.6 else local
-        rights = {"local": local, "cloud": cloud, "kl:0": cloud, "kl:0.7": hybrid, "kl:inf": local, "once": hybrid}
-        length = int(rng.integers(10, 30)) * 2
-        bills = {
-            "local": 0,
-            "cloud": length,
-            "kl:0": 2 * length,
-            "kl:0.7": length // 2 * 2,
-            "kl:inf": length,
-            "once": length // 2,
-        }
-        records.append(made(rights, bills, ("sum", "fact")[number % 2]))
-    return records
 
 
 def reported(seeds=(0, 1), measures=RIGHT, num=200):
@@ -352,73 +302,6 @@ def test_a_loss_is_recovered_as_right_answers_are_with_its_sign_turned():
     for part in each_of(loss):
         assert [row["share"] for row in part["rows"]] == [row["share"] for row in right[0]["rows"]]
         assert part["rows"][0]["level"]["value"] >= 0.0
-
-
-# ---- cases -----------------------------------------------------------------------------------------------------------
-
-
-def test_an_answer_is_a_case_of_the_rule_that_is_printed_and_of_no_other():
-    """The oracle reads the printed sentences: who is right, and where the cloud wrote."""
-    counted = set()
-    every = product(*[(False, True)] * 3, ("ll", "lc", "cl", "lcl"), (None, 0, 1, 2))
-    for local, arm, cloud, writers, parts in each_of(every):
-        record = made({"local": local, "cloud": cloud, "kl:1": arm}, dict.fromkeys(("local", "cloud", "kl:1"), 1))
-        handoff = writers.find("c") if "c" in writers else None
-        pieces = [["x", {"l": "checked", "c": "cloud"}[writer]] for writer in writers]
-        record["arms"]["kl:1"] |= {"handoff": handoff, "parts": parts, "pieces": pieces}
-        worse = not arm and cloud and parts is not None
-        after = parts is not None and "c" in writers[parts + 1 :]
-        holds = {
-            "saved": not local and arm and handoff is not None,
-            "not needed": local and handoff is not None,
-            "too late": worse and after and not (local and handoff is not None),
-            "missed": worse and not after and not (local and handoff is not None),
-        }
-        assert [case_of(record, "kl:1")] == ([rule for rule in RULES if holds[rule]] or [None])
-        counted.add(case_of(record, "kl:1"))
-    assert counted == {None, *RULES}
-
-
-def test_a_text_that_the_cloud_ended_was_handed_off_at_its_end():
-    record = made({"local": 0, "cloud": 1, "kl:1": 0}, dict.fromkeys(("local", "cloud", "kl:1"), 1))
-    pieces = [["x", "checked"], ["y", "checked"]]
-    record["arms"]["kl:1"] |= {"handoff": 2, "parts": 1, "pieces": pieces}
-    assert case_of(record, "kl:1") == "too late"
-    record["arms"]["kl:1"] |= {"parts": 2}
-    assert case_of(record, "kl:1") == "missed"
-
-
-def test_ungraded_answers_are_cases_by_their_excess():
-    record = made({"local": 0, "cloud": 1, "kl:1": 1}, dict.fromkeys(("local", "cloud", "kl:1"), 1))
-    for arm in record["arms"].values():
-        arm["right"] = None
-    assert case_of(record, "kl:1", 0.1) == "saved"
-    assert case_of(record, "kl:1", 0.6) == "not needed"
-    del record["arms"]["local"]["excess"]  # an endpoint's
-    assert case_of(record, "kl:1", 0.6) is None
-
-
-def test_the_first_cases_and_answers_are_kept_in_the_designs_order_and_all_are_counted():
-    asked = design({0: {"bundled": ()}}, ARMS[:4], options={"cases": 1, "answers": 2, "shown": ["once"]})
-    records = drawn_records(60, 2)
-    for number, record in enumerate(records):
-        record["text"] = f"question {number}"
-    report = json.loads(json.dumps(cases_report(asked, answers_grids(asked), [records])))
-    first = {}
-    for record in records:
-        first.setdefault(case_of(record, "kl:0.7"), record["text"])
-    assert {case["rule"]: case["question"] for case in report["cases"]} == {r: q for r, q in first.items() if r}
-    for row in each_of(report["counts"]):
-        cases = [case_of(record, row["arm"]) for record in records]
-        assert [row[rule]["value"] for rule in RULES] == [round(cases.count(rule) / 60, 4) for rule in RULES]
-    document = cases_document(report)
-    assert [f"{rule}: {said}." for rule, said in RULES.items()] == [each.text for each in document[:4]]
-    outputs = answers_report(asked, answers_grids(asked), [records])
-    assert [each["question"] for each in outputs["answers"]] == [f"question {number}" for number in range(4)]
-    assert {tuple(each["answers"]) for each in outputs["answers"]} == {("local", "cloud", "kl:0.7", "once")}
-    shown = [*document, *answers_document(outputs)]
-    assert sum(isinstance(block, Tokens) for block in shown) == len(report["cases"]) + 4
-    html.page("Title", shown)
 
 
 def test_the_noise_floor_of_a_pair_stands_in_its_report_and_its_records_are_no_answers():
