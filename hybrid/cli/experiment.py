@@ -92,6 +92,7 @@ def run(
         words = ["hybrid", "experiment", "run", str(path), "--out", str(out), *(["--quick"] if quick else [])]
         command = shlex.join(words)
         with closing(LineFile(folder / "run.lock", "another run is at work in this folder")):
+            study.claim()
             write_whole(folder / path.name, path.read_text(encoding="utf-8"))
             begun = {"design": str(path.resolve()), "most": most, "command": command}
             write_whole(folder / "run.json", json.dumps(begun) + "\n")

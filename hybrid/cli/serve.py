@@ -152,7 +152,8 @@ async def _said(client: AsyncClient) -> list[str]:
     if client.relayer is not None and own and caps and client.relayer.target.account.price is None:
         to = f'refused, for there is a cap and no price of {there}: price = "P/C/O" under [relay] in hybrid.toml'
     relayed = f"tools, response_format and images are {to}"
-    return [f"local {local}, {asked}, policy {settings.policy}, {cap}, {contexts}", relayed, *client.notes]
+    policy = f"{settings.branches} branches" if settings.branches else f"policy {settings.policy}"
+    return [f"local {local}, {asked}, {policy}, {cap}, {contexts}", relayed, *client.notes]
 
 
 def _named(cloud: str | None) -> str:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from hybrid.assemble import BUNDLED_LOCAL
 from hybrid.cli import app
 from hybrid.engine.vocabulary import VocabularyFile
-from hybrid.errors import EngineError
+from hybrid.errors import EngineError, UsageError
 from hybrid.lab.experiments import grid
 from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid, arms_to_json
 from hybrid.lab.study import running
@@ -287,6 +287,24 @@ def test_what_an_endpoint_charged_is_told_at_the_end_and_what_a_file_would_have_
     assert json.loads(Path("kept/report.json").read_text())["spent_nanousd"] == {"bundled": spent}
     assert told in Path("kept/report.md").read_text().replace("\\", "")
     assert "answers cost" not in study("run", "my.toml", "--out", "files", design=DESIGN).output
+
+
+def test_the_cap_of_a_folder_goes_with_it_and_stays_in_its_ledger(tmp_path, monkeypatch):
+    """A folder that was moved, or another ledger, began the cap anew."""
+    path, folder = tmp_path / "charges.toml", tmp_path / "first"
+    path.write_text(f"cap = 1\n{CHARGES}")
+    folder.mkdir()
+
+    def spender(of, ledger):
+        monkeypatch.setenv("HYBRID_LEDGER", str(tmp_path / ledger))
+        return read_design(path).pairs["bundled"].spender(of)
+
+    name = spender(folder, "ledger.sqlite")
+    moved = folder.rename(tmp_path / "moved")
+    folder.mkdir()
+    assert spender(moved, "ledger.sqlite") == name != spender(folder, "ledger.sqlite")
+    with pytest.raises(UsageError, match=r"has spent is in the ledger .*ledger\.sqlite, and this is .*other\.sqlite"):
+        spender(moved, "other.sqlite")
 
 
 def test_the_expected_cost_is_a_write_of_each_answer_and_a_check_of_every_span(tmp_path, monkeypatch):

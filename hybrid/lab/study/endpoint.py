@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,13 +21,15 @@ from typing import Any
 import msgspec
 
 from hybrid.assemble import ClientOpener
-from hybrid.errors import EngineError
+from hybrid.errors import EngineError, UsageError
 from hybrid.lab.arms import Arm
 from hybrid.lab.experiments.world import RecordedRequest, World, WorldAnswer, answer_choices
 from hybrid.record.events import SpanDrafted, Started, TokenEmitted
 from hybrid.run import AsyncClient, Finished, RequestSent, RequestSettled
 from hybrid.settings.config import Settings
+from hybrid.settings.sources import ledger_file
 from hybrid.spend import Price
+from hybrid.store.files import replace_content
 from hybrid.types import Ids, Sampling
 
 # Why an answer went on without the cloud, where another try does not change it (``batch.output.LASTING``), or it did.
@@ -48,10 +51,25 @@ class EndpointPair:
         """What answers depend on."""
         return [self.local.name, self.local.stat().st_size, self.settings.cloud, self.settings.cloud_model]
 
+    def spender(self, folder: Path) -> str:
+        """Return the name under which all runs of a folder spend, wherever it is moved, in one ledger.
+
+        Made with the first run. Raises UsageError where another ledger would begin the cap anew.
+        """
+        path, ledger = folder / "spender.json", str(ledger_file(self.settings))
+        if not path.exists():
+            named = json.dumps({"name": f"experiment {secrets.token_hex(8)}", "ledger": ledger})
+            replace_content(path, named.encode())
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if kept["ledger"] != ledger:
+            msg = f"what {folder} has spent is in the ledger {kept['ledger']}, and this is {ledger}: choose that one"
+            raise UsageError(msg)
+        return str(kept["name"])
+
     @asynccontextmanager
     async def open(self, folder: Path) -> AsyncIterator[World]:
         """Open a client that spends under the folder's name. Raises EngineError."""
-        settings = self.settings.model_copy(update={"spender": f"experiment {folder}"})
+        settings = self.settings.model_copy(update={"spender": self.spender(folder)})
         async with ClientOpener(settings, shipped_only=True) as client:
             yield EndpointWorld(client, folder, self.identity)
 

@@ -115,6 +115,12 @@ class Study:
             "cap_nanousd": self.design.cap,
         }
 
+    def claim(self) -> None:
+        """Name who spends in this folder. Raises UsageError where its cap would begin anew."""
+        for pair in self.design.pairs.values():
+            if isinstance(pair, EndpointPair):
+                pair.spender(self.folder)
+
     def recorded(self) -> list[list[Record]]:
         """Return the records of a run that was complete. Raises UsageError for another."""
         done = read_parts(self.folder)
