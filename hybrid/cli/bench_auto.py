@@ -1,4 +1,4 @@
-"""``hybrid bench auto``: what asking where it pays recovers and costs, on problems and on open text."""
+"""``hybrid bench auto``: what asking where it pays recovers and costs, on problems."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from hybrid.cli.lab_tables import (
     Processes,
     auto_document,
     out_folder,
-    routed_document,
     show,
     write_drawing,
 )
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from hybrid.defer import Calibration, LabelledQuestion
     from hybrid.lab.experiments.grid import GridRun
     from hybrid.lab.experiments.questions import Half
-    from hybrid.tasks.assistant import QuestionSplit
 
 __all__ = ["AUTO_EPILOG", "auto", "real_calibration", "shipped_calibration"]
 
@@ -40,9 +38,6 @@ SU (the same behind 500 tokens that all share and the cache holds), new (only ne
 
 The table is made of the first seed; the others stand beside it. What is tuned is tried with --split calibration, on
 problems that no score was fitted on. One answer in twenty is written again by the client over the bundled server.
-
-With --real open text of the real pairs (`hybrid models real`) is put before the planner: what it recovers of the loss
-between the models, at dials that were read off other questions, and what it costs.
 
 With --critic `auto` and `route` decide with what another model of the ladder says of each draft, beside both without.
 
@@ -63,7 +58,7 @@ Num = Annotated[
     typer.Option(
         "--num",
         "--n",
-        help="Problems a family (50), or of --real questions a section (its own number).",
+        help="Problems a family (50).",
         metavar="N",
         min=1,
         max=100,
@@ -96,9 +91,6 @@ def auto(
             show_default=False,
         ),
     ] = None,
-    real: Annotated[
-        bool, typer.Option("--real", help="Put open text of the real pairs before the planner instead.")
-    ] = False,
     critic: Critic = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw RPI against bill.", metavar="FILE.svg", show_default=False)
@@ -107,18 +99,9 @@ def auto(
 ) -> None:
     """Tell what asking where it pays recovers and costs, on problems with right answers."""
     with exit_codes():
-        if real and (ladder is not None or plot is not None):
-            raise UsageError("--real is tried alone, and has neither --ladder nor --plot")
-        if critic is not None and (critic not in {"mid", "small"} or real or ladder or plot):
-            raise UsageError("--critic is mid or small, and has neither --real, --ladder nor --plot")
+        if critic is not None and (critic not in {"mid", "small"} or ladder or plot):
+            raise UsageError("--critic is mid or small, and has neither --ladder nor --plot")
         place = out_folder(folder, "bench-auto")
-        if real:
-            show(
-                _routed(num, split.value, seed[0] if seed else 0, place, processes),
-                routed_document,
-                as_json=as_json,
-            )
-            return
         report = _report(split.value, num, tuple(seed or ()), place, processes, ladder, critic)
         if plot is not None:
             from hybrid.lab.experiments.plot import auto_svg  # noqa: PLC0415
@@ -197,22 +180,6 @@ def shipped_calibration(local: Path | None = None, critic: str | None = None) ->
     own, judge = identify(local or BUNDLED_LOCAL), f"kl:{THRESHOLD:g}"
     found = calibration_for(own, BUNDLED_CLOUD.stem, judge, critic=critic, shipped_only=True)
     return found if found is None or found.critic == critic else None
-
-
-def _routed(num: int | None, split: QuestionSplit, seed: int, folder: Path, processes: int) -> dict[str, Any]:
-    """Run what was not run before and return the report. Raises UsageError, EngineError."""
-    from hybrid.engine.real_models import model_file  # noqa: PLC0415  (help and usage errors need no llama.cpp)
-    from hybrid.lab.experiments.grid import GridRun, ModelPair, run_grids  # noqa: PLC0415
-    from hybrid.lab.experiments.routed import pair_models, routed_grids, routed_report  # noqa: PLC0415
-
-    with progress("the models are made ready") as report_progress:
-        pairs = {
-            pair: ModelPair(*(model_file(name, report_progress) for name in names))
-            for pair, names in pair_models().items()
-        }
-        known = {pair: real_calibration(*names, pairs[pair].local) for pair, names in pair_models().items()}
-        grids = routed_grids(num, split, seed)
-        return routed_report(grids, run_grids(GridRun(grids, pairs, folder, seed, processes), report_progress), known)
 
 
 def real_calibration(local: str, cloud: str, model: Path) -> Calibration:

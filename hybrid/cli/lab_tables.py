@@ -132,55 +132,6 @@ VERDICT_COLUMNS = {
 }
 
 
-def routed_document(report: dict[str, Any]) -> Document:
-    """Return every section's tables of ``--real``."""
-    blocks: list[Block] = []
-    for section in report["sections"]:
-        what = (
-            f"{section['section']}: {section['questions']} questions, dials from {section['calibrated_on']} others "
-            "(95 % intervals over questions; bills as multiples of the reference's):"
-        )
-        dials = [{"title": f"{each['tariff']}, {row['dial']}"} | row
-                 for each in section["tariffs"] for row in each["dials"]]  # fmt: skip
-        blocks.append(table_of(what, dials, ROUTED_COLUMNS))
-        what = "The bill at a recovered share, the dial swept over these questions, excess / NLL:"
-        swept = [{"title": each["tariff"]} | each for each in section["tariffs"]]
-        swept += [{"title": f"U, {each['rule']}"} | each for each in section["orders"]]
-        blocks.append(table_of(what, swept, SWEPT_COLUMNS))
-        if any(each["right"] for each in section["tariffs"]):
-            first = section["tariffs"][0]
-            title = f"Right answers on the graded ones, tariff {first['tariff']}:"
-            blocks.append(table_of(title, first["right"], RIGHT_COLUMNS))
-    return [*blocks, agreement_line(report["against_the_client"])]
-
-
-ROUTED_COLUMNS = {
-    "tariff, dial": at("title"),
-    "worth": at("worth", form=".2f"),
-    "recovered, excess": with_interval("recovered", "excess per_token"),
-    "recovered, NLL": with_interval("recovered", "nll per_token"),
-    "bill": with_interval("bill"),
-    "advantage, excess": with_interval("advantage", "excess"),
-    "advantage, NLL": with_interval("advantage", "nll"),
-    **{action: at("actions", action, form=".0%") for action in ("write", "spans", "other")},
-}
-SWEPT_COLUMNS = {
-    "tariff": at("title"),
-    **{f"at {share}": (lambda row, share=share:  # type: ignore[misc]
-                       " / ".join(at("bill_at", loss, share, form=".2f")(row) for loss in ("excess", "nll")))
-       for share in ("0.5", "0.8", "0.95")},
-}  # fmt: skip
-RIGHT_COLUMNS = {
-    "dial": at("dial"),
-    "questions": at("questions"),
-    "local": with_interval("local"),
-    "cloud": with_interval("cloud"),
-    "so": with_interval("right"),
-    "RPI": with_interval("rpi"),
-    "bill": with_interval("bill"),
-}
-
-
 # ---- hybrid bench wordings -----------------------------------------------------------------------------------------
 
 
