@@ -18,7 +18,6 @@ from hybrid.cli.lab_tables import (
     auto_document,
     out_folder,
     show,
-    write_drawing,
 )
 from hybrid.errors import UsageError
 
@@ -47,7 +46,7 @@ Examples:
 
   hybrid bench auto --split calibration --num 10
 
-  hybrid bench auto --json --plot auto.svg > auto.json
+  hybrid bench auto --json > auto.json
 
 Exit codes: 0 done, 1 output lost, 2 usage, 3 model unusable, 130 interrupted.
 """
@@ -92,21 +91,14 @@ def auto(
         ),
     ] = None,
     critic: Critic = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw RPI against bill.", metavar="FILE.svg", show_default=False)
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Tell what asking where it pays recovers and costs, on problems with right answers."""
     with exit_codes():
-        if critic is not None and (critic not in {"mid", "small"} or ladder or plot):
-            raise UsageError("--critic is mid or small, and has neither --ladder nor --plot")
+        if critic is not None and (critic not in {"mid", "small"} or ladder):
+            raise UsageError("--critic is mid or small, and goes without --ladder")
         place = out_folder(folder, "bench-auto")
         report = _report(split.value, num, tuple(seed or ()), place, processes, ladder, critic)
-        if plot is not None:
-            from hybrid.lab.experiments.plot import auto_svg  # noqa: PLC0415
-
-            write_drawing(plot, auto_svg(report))
         show(report, auto_document, as_json=as_json)
 
 

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from hybrid.errors import UsageError
 from hybrid.report import Block, Document, Text, terminal
 from hybrid.report.tables import Cell, at, estimate, table_of, with_interval
 
@@ -48,15 +47,6 @@ def show(report: dict[str, Any], document_of: Callable[[dict[str, Any]], Documen
         typer.echo(json.dumps(report))
     else:
         terminal.show(document_of(report))
-
-
-def write_drawing(path: Path, drawing: str) -> None:
-    """Write a picture where ``--plot`` says. Raises UsageError."""
-    try:
-        path.write_text(drawing, encoding="utf-8")
-    except OSError as error:
-        msg = f"--plot {path}: {error.strerror}"
-        raise UsageError(msg) from None
 
 
 def agreement_line(told: dict[str, Any]) -> Text:
