@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from hybrid.report import Block, Document, Text, terminal
-from hybrid.report.tables import Cell, at, estimate, table_of, with_interval
+from hybrid.report.tables import Cell, at, table_of, with_interval
 
 SETTINGS = ("U", "C", "S", "SU", "new")
 # Where the dials of ``auto`` stand, one under another; the other rules show what their dials reach.
@@ -120,33 +120,3 @@ VERDICT_COLUMNS = {
     "told": at("told", form=".3f"),
     "turned down": at("turned_down", form=".3f"),
 }
-
-
-# ---- hybrid bench wordings -----------------------------------------------------------------------------------------
-
-
-def wordings_document(report: dict[str, Any]) -> Document:
-    """Return both splits, and what concepts are worth at equal bills."""
-    pairs, compared = report["pairs"], report["compared"]
-    counted = (
-        f"Pairs of words that are held for one: {pairs['found']}, true {pairs['true']}; precision "
-        f"{estimate(pairs['precision'])}, recall {estimate(pairs['recall'])}."
-    )
-    along = (
-        f"Along the large model's answers, {compared['tokens']} tokens: mean KL {estimate(compared['kl'])} nats, over "
-        f"concepts {estimate(compared['concept_kl'])}; beyond 0.5 {estimate(compared['beyond'])}, of these wording "
-        f"{estimate(compared['of_these_wording'])}."
-    )
-    paid = {f"{what} {tariff}": with_interval(what.replace(" ", "_"), tariff)
-            for tariff in ("U", "C") for what in ("bill", "over a coin")}  # fmt: skip
-    last = {"hand-overs": at("handoffs"), "wording": with_interval("wording"), "kept": at("kept")}
-    tables = []
-    for split in ("calibration", "test"):
-        arms = [{"arm": name} | arm for name, arm in report[split].items()]
-        tables.append(table_of("", arms, {split: at("arm"), "right": with_interval("right")} | paid | last))
-    gains = [
-        f"{each['tariff']}, within {each['budget']:g} of the large model's bill: {each['arm']} is right more often "
-        f"than {each['other']} by {estimate(each)}."
-        for each in report["concepts_over_kl"]
-    ]
-    return [Text(counted), Text(along), *tables, *map(Text, gains)]

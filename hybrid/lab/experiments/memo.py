@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from hybrid.engine import NO_ARGS, Engine, Interrupted, IsCancelled, ThoughtMarks, num_shared
+from hybrid.engine import NO_ARGS, Interrupted, IsCancelled, ThoughtMarks, num_shared
+from hybrid.engine.llama import LlamaEngine
 from hybrid.engine.port import MEND_CONTEXT, Logits, never
 from hybrid.errors import ContextOverflow
 from hybrid.types import Ids, Message, TemplateArg
@@ -29,13 +30,14 @@ class MemoEngine:
 
     has_exact_rewind = True
 
-    def __init__(self, engine: Engine, max_rows: int = MAX_ROWS) -> None:
+    def __init__(self, engine: LlamaEngine, max_rows: int = MAX_ROWS) -> None:
         """Take an engine that nobody else drives, and how many rows are kept: those that were read last."""
         self._engine = engine
         self._max_rows = max_rows
         self._rows: OrderedDict[Ids, Logits] = OrderedDict()
         self._ids: Ids = ()
         self._rendered: dict[tuple[Message, ...], Ids] = {}
+        self.weights = engine.weights
         self.num_tokens, self.end_ids, self.num_context = engine.num_tokens, engine.end_ids, engine.num_context
         self.together: int | None = None
         """Tokens at the beginning that are decoded at once, those after them one by one; None: all as they come."""
