@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from arithmetic import tolerance
 from cases import each, each_of
+from recurrent_shapes import TINY_RECURRENT
 from typer.testing import CliRunner
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
@@ -36,7 +37,7 @@ from hybrid.lab.speed.measure import (
     run_in_turn,
     wait_in_turn,
 )
-from hybrid.lab.speed.random_model import HALF_BILLION, TINY, TINY_RECURRENT, RandomModelShape, write_random_model
+from hybrid.lab.speed.random_model import HALF_BILLION, TINY, RandomModelShape, write_random_model
 from server_stub.__main__ import parser
 
 
