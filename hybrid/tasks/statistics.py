@@ -240,41 +240,6 @@ def cheapest_bill(shares: Floats, bills: Floats, wanted: float | Floats) -> Floa
     return np.where(np.isnan(shares).any(axis=0), np.nan, best)
 
 
-def oracle_bill(resamples: Resamples, gains: Floats, bills: Floats, wanted: float, gap: Floats) -> Floats:
-    """Return what whole answers cost where it is known which of them help, the cheapest first, shape (1 + R,).
-
-    ``gains``, shape (N,): 1 where the cloud's answer is right and the local one is not; ``gap``, shape (1 + R,): right
-    answers between the models. The last answer is bought in part.
-    """
-    helped = np.flatnonzero(np.asarray(gains) > 0)
-    order = helped[np.argsort(bills[helped], kind="stable")]
-    drawn = resamples.counts[order]
-    reached, paid = np.cumsum(drawn, axis=0), np.cumsum(drawn * bills[order][:, None], axis=0)
-    found = np.empty(len(gap))
-    for column, aim in enumerate(np.maximum(wanted * gap, 0.0)):
-        found[column] = _at(reached[:, column], paid[:, column], aim)
-    return found
-
-
-def _at(reached: Floats, paid: Floats, aim: float) -> float:
-    """Read the bill where so many are reached, between two answers; infinite where never."""
-    if not reached.size or reached[-1] < aim:
-        return float(np.inf)
-    return float(np.interp(aim, np.concatenate([[0.0], reached]), np.concatenate([[0.0], paid])))
-
-
-def expected_calibration_error(chances: Floats, happened: Floats, num_bins: int = 10) -> float:
-    """Return the mean gap between a told chance and how often it happened, over bins of equal width, by their size.
-
-    >>> expected_calibration_error(np.array([0.2, 0.2, 0.9]), np.array([0.0, 1.0, 1.0]))
-    0.2333333333333333
-    """
-    bins = np.minimum((np.asarray(chances) * num_bins).astype(np.int64), num_bins - 1)
-    told = np.bincount(bins, chances, num_bins)
-    came = np.bincount(bins, happened, num_bins)
-    return float(np.abs(told - came).sum() / max(1, len(chances)))
-
-
 # Open text, where no answer is right or wrong: what is left of a loss, and what that cost.
 #
 # A loss is a number of nats by which one model judges a text; what is counted of an answer (its mean per token, its

@@ -1,4 +1,4 @@
-"""An engine that decodes no prefix twice.
+"""An engine that decodes no prefix twice, and a score that reads no draft twice.
 
 Many rules read the same text: what the cloud wrote, what the local model drafted. The rows of a prefix are kept as they
 came first, so a rule that comes later reads them for nothing.
@@ -12,9 +12,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
+from hybrid.defer import DraftSignals, Forecast, KeptScore, QuestionForecast, Score, ScoreWrapper, score_to_json
+from hybrid.defer.signals import OF_TOKENS
 from hybrid.engine import NO_ARGS, Interrupted, IsCancelled, ThoughtMarks, num_shared
 from hybrid.engine.llama import LlamaEngine
 from hybrid.engine.port import MEND_CONTEXT, Logits, never
@@ -135,3 +139,35 @@ class MemoEngine:
         if self.together is None:
             return (end,)
         return range(min(max(self.together, start + 1), end), end + 1)
+
+
+@dataclass
+class CachedScore(ScoreWrapper):
+    """A score that forecasts each draft of a question once, however often its signals are read."""
+
+    kind: ClassVar[str] = "kept"
+    score: Score
+    _drafts: dict[tuple[Any, ...], Forecast] = field(default_factory=dict)
+    _questions: dict[tuple[tuple[int, ...], int], QuestionForecast] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the score's own plain data, its kind among it."""
+        return score_to_json(cast(KeptScore, self.score))
+
+    def forecast(self, signals: DraftSignals) -> Forecast:
+        """Forecast a draft."""
+        numbers = [getattr(signals, name) for name in ("tokens", *OF_TOKENS)]
+        if (said := signals.critic) is not None:
+            numbers += (said.kl, said.logprob)
+        own = (signals.words, signals.prompt_tokens, signals.shown, signals.ended)
+        key = (*own, signals.last_divergence, signals.divergence_age, *(each.tobytes() for each in numbers))
+        if key not in self._drafts:
+            self._drafts[key] = self.score.forecast(signals)
+        return self._drafts[key]
+
+    def before(self, words: tuple[int, ...], prompt_tokens: int) -> QuestionForecast:
+        """Forecast from the question alone."""
+        key = words, prompt_tokens
+        if key not in self._questions:
+            self._questions[key] = self.score.before(words, prompt_tokens)
+        return self._questions[key]

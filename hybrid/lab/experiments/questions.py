@@ -28,9 +28,6 @@ Asked = TypeVar("Asked", bound=GradedQuestion)
 NUM_FITTED, FITTED_SEED = 80, 0
 # The divergence that turns a token down: the demonstration's.
 THRESHOLD = 0.7
-# So many a family are tried; the table is made of the first seed, and families are pooled over all.
-NUM_TRIED = 50
-SEEDS = (1, 0, 2)
 
 
 @dataclass(frozen=True)

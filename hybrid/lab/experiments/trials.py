@@ -149,21 +149,6 @@ def labelled_question(record: Mapping[str, Any]) -> LabelledQuestion:
 # The grids: what each tries with a question, and all that its record depends on.
 
 
-def label_grid(pair: str, questions: Sequence[GradedQuestion], threshold: float) -> Grid:
-    """Return questions whose greedy drafts are labelled by the judge of ``once`` at a threshold in nats."""
-    return Grid("labels", pair, tuple(questions), partial(try_label, threshold), ("label", threshold), 2)
-
-
-async def try_label(
-    threshold: float, world: World, question: GradedQuestion, sampling: Sampling, check: CheckAnswer
-) -> Record:
-    """Label one question."""
-    answers = await answer_arms(world, question, (LOCAL, CLOUD), sampling, check)
-    labelled, cloud = label(world, question.text, answers[LOCAL.name], threshold), answers[CLOUD.name]
-    own = {"text": question.text, "cloud_tokens": len(cloud.ids) + cloud.ended}
-    return own | {"draft": label_to_json(labelled)}
-
-
 def teaching_grid(
     name: str, questions: Sequence[GradedQuestion], threshold: float, arms: tuple[Arm, ...] = (), num_drawn: int = 0
 ) -> Grid:
