@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -225,7 +225,9 @@ def certificates_document(report: dict[str, Any]) -> Document:
     first |= {
         f"{what}, {shown}": with_interval(what, shown) for what in ("predicted", "rank") for shown in ("full", "1")
     }
-    first |= {f"rejected at {low:g} times or more": with_interval("bins", i) for i, low in enumerate(MULTIPLES)}
+    ends = (f"to {high:g} times" for high in MULTIPLES[1:]), ("times or more",)
+    bins = (f"rejected at {low:g} {end}" for low, end in zip(MULTIPLES, chain(*ends), strict=True))
+    first |= {title: with_interval("bins", i) for i, title in enumerate(bins)}
     chosen: dict[str, Cell] = {each: at(each) for each in ("tariff", "questions", "selected", "cheapest")}
     chosen |= {each: _named(each) for each in ("runs", "bills")} | {"bill less": with_interval("less", digits=3)}
     local = [row for row in report["rows"] if row["text"] == LOCAL.name]
