@@ -245,7 +245,7 @@ def test_a_token_of_a_chain_of_four_has_a_place_for_each_level_and_no_row_in_ano
         stages = (ChainLevel(2, GreedyMatch(), GREEDY), ChainLevel(inner, GreedyMatch(), GREEDY, bonus, handoff))
         policy = replace(preset("kl", PolicyOptions(threshold=9.0)), stages=stages)
         shown, _ = toys.play(policy, small, large, None, LENGTH, mids=levels[1:], end=-1)
-        for i, token in enumerate(shown):
+        for i, token in each_of(enumerate(shown)):
             if token.source == "local":
                 rows = (*token.below, token.draft_row)
                 assert len(rows) == len(levels)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import combinations
+from os.path import getsize
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ from hybrid.run import (
     RequestSent,
     SpanDrafted,
 )
-from hybrid.run.chain import CLOUD, LEAST_COMPARED, ChainStatistics, PairAcceptance
+from hybrid.run.chain import LEAST_COMPARED, ChainStatistics, ChosenChain, LevelCost, PairAcceptance
 from hybrid.settings.config import NO_LEDGER, AnswerChoices
 from hybrid.settings.names import MODELS
 from hybrid.tasks import FAMILIES
@@ -334,47 +334,39 @@ def _time_choosing(bench: Bench) -> None:
     with closing(Weights(SMALL)) as weights, closing(BareContext(weights, num_tokens, 1, num_rows=1)) as bare:
         for num in NUMS_OF_MODELS:
             bench.say(f"choosing among {2**num} chains, in turn with a token of small")
-            runs, unmeasured = (1, 0) if num > MANY else (bench.num, WARM_UP)
-            choose = partial(made_scheduler(num).choose, "auto", SPAN, MADE_COSTS, free=True)
-            ours, theirs = run_in_turn(_without_number(choose), lambda _: bare.decode((1,)), runs, unmeasured)
+            choose, runs = partial(_choose, made_scheduler(num)), (1, 0) if num > MANY else (bench.num, WARM_UP)
+            ours, theirs = run_in_turn(choose, lambda _: bare.decode((1,)), *runs)
             name = f"choosing among {2**num} chains of {num} models over a token of small"
             bench.add_ratio(name, ours, theirs, None, f"{1000 * milliseconds(ours).median:.0f} us")
 
 
-def _without_number(work: Callable[[], object]) -> Callable[[int], object]:
-    return lambda _: work()
+def _choose(scheduler: ChainStatistics, _: int) -> ChosenChain:
+    return scheduler.choose("auto", SPAN, MADE_COSTS, free=True)
 
 
 def made_scheduler(num: int) -> ChainStatistics:
     """Return a scheduler of so many models that are made up, each two of them compared often enough to choose by."""
-    scheduler = ChainStatistics(tuple(map(str, range(num))))
-    for number, name in enumerate(scheduler.names):
-        scheduler.observe_batch(name, 1, number + 1.0)
-    for pair in combinations((*scheduler.names, CLOUD), 2):
-        scheduler.pairs[pair] = PairAcceptance(0.8, 1.0, LEAST_COMPARED)
-    return scheduler
+    costs = {f"{number}": LevelCost(number + 1.0) for number in range(num)}
+    return ChainStatistics(tuple(costs), costs, defaultdict(lambda: PairAcceptance(0.8, 1.0, LEAST_COMPARED)))
 
 
 def _weigh_chains(bench: Bench) -> None:
     """Compare the peaks of fresh processes, a few a depth, beside the models' files."""
+    own = "from hybrid.lab.speed.answers import watch_chain as watch"
     for depth in range(1, len(LADDER) + 1):
-        bench.say(f"peak memory of a chain of {depth}")
-        files = LADDER[:depth]
-        own = "from hybrid.lab.speed.answers import watch_chain as watch"
-        peaks = [alone(own, f"a chain of {depth}", f"{depth}") for _ in range(min(bench.num, 3))]
-        names = ">".join(path.stem for path in files)
-        note = f"{names}, files of {sum(path.stat().st_size for path in files) / 2**20:.1f} MiB"
-        bench.add(f"peak memory of a process with a chain of {depth}", peaks, "MiB", None, note)
+        what, files = f"a chain of {depth}", LADDER[:depth]
+        bench.say(f"peak memory of {what}")
+        peaks = [alone(own, what, f"{depth}") for _ in range(min(bench.num, 3))]
+        note = f"{'>'.join(path.stem for path in files)}, files of {sum(map(getsize, files)) / 2**20:.1f} MiB"
+        bench.add(f"peak memory of a process with {what}", peaks, "MiB", None, note)
 
 
 def watch_chain(depth: str) -> None:
     """Answer a question by the local models alone, so many in a chain, and print the peak that was seen, in MiB."""
-    print(asyncio.run(_peak_of_chain(LADDER[: int(depth)])))  # noqa: T201  (the answer)
 
+    async def peak(*drafters: Path, local: Path) -> float:
+        resident, question = psutil.Process().memory_info, problems_of(FAMILIES[0].name, 1)[0]
+        async with client_of(None, local=local, drafters=drafters, ctx=CONTEXT, policy="local") as client:
+            return max([resident().rss async for _ in client.stream(question, max_tokens=MAX_TOKENS)]) / 2**20
 
-async def _peak_of_chain(files: Sequence[Path]) -> float:
-    resident, peak, question = psutil.Process().memory_info, 0, problems_of(FAMILIES[0].name, 1)[0]
-    async with client_of(None, local=files[-1], drafters=files[:-1], ctx=CONTEXT, policy="local") as client:
-        async for _ in client.stream(question, max_tokens=MAX_TOKENS):
-            peak = max(peak, resident().rss)
-    return peak / 2**20
+    print(asyncio.run(peak(*LADDER[: int(depth) - 1], local=LADDER[int(depth) - 1])))  # noqa: T201  (the answer)

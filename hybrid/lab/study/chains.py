@@ -1,14 +1,12 @@
 """Chains: the acceptance of drafted tokens that two models' rows predict, against what the product's rules accepted.
 
-Drawn at temperature 1, ``exact`` accepts a drafted token with the chance sum of min(p, q) = 1 - TV of the two models'
-rows at its position; ``greedy-exact`` where both favourites are one. So along the judged positions of an answer itself
-both are one number, but for coins. A prediction is what other texts say: the cloud's own, which is the same text in
-distribution, and the local model's, which needs no draft. A pair is a link of a chain; of a ladder of three a design
-names each two (SpecRouter, arXiv:2505.07680, chooses chains by such shares).
+At temperature 1 ``exact`` accepts a drafted token with the chance sum of min(p, q) = 1 - TV of both rows there;
+``greedy-exact`` where both favourites are one. So along the judged positions themselves both are one number, but for
+coins. A prediction is what other texts say: the cloud's own, and the local model's. A pair is a link of a chain: of a
+ladder of three a design names each two (SpecRouter, arXiv:2505.07680).
 
-The laws (``tests/bench/test_study_chains.py``): over all coins, a token is accepted in 1 - TV of the cases where a list
-shows the whole row, and in at most the list's tail less where it does not; tokens that stand are those that the answer
-counts; the expected length is that of an enumeration, and (1 - a^(g+1)) / (1 - a) where every span has g tokens.
+The laws (``tests/bench/test_study_chains.py``): over all coins a token is accepted in 1 - TV of the cases, less at most
+the tail of a list; what stands is what the answer counts; the expected length is that of an enumeration.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -30,8 +28,9 @@ from hybrid.lab.experiments.world import World, WorldAnswer
 from hybrid.lab.study.design import Design
 from hybrid.lab.study.section import Section
 from hybrid.prob import Floats
-from hybrid.report import Axis, Block, Chart, Document
+from hybrid.report import Document
 from hybrid.report.tables import Cell, at, estimate, table_of, with_interval
+from hybrid.settings.policy_choices import MOST_SPAN
 from hybrid.tasks.statistics import ratio
 from hybrid.types import Sampling
 
@@ -45,18 +44,11 @@ ITSELF = "itself"
 SOURCES, KNOWN = (CLOUD.name, LOCAL.name, ITSELF), "observed share"
 
 
-class CheckedSpan(NamedTuple):
-    """A checked span: the answer's tokens before it, and how many of it were drafted, stand, and were judged."""
-
-    start: int
-    num_drafted: int
-    num_accepted: int
-    num_judged: int
-
-
 def chains_grids(design: Design) -> tuple[Grid, ...]:
     """Return a seed's questions to each pair, under both rules; option ``spans``, drafted tokens a check."""
     spans = tuple(int(span) for span in np.atleast_1d(design.options.get("spans", SPANS)).tolist())
+    if not all(1 <= span <= MOST_SPAN for span in spans):
+        raise ValueError("spans are whole tokens")
     trial, content, num = partial(try_chains, spans), ("chains", spans), len(RULES) * (2 + len(spans))
     pairs = product(design.drawn.items(), design.pairs)
     return tuple(Grid(f"{p}, seed {s}", p, drawn[p], trial, content, num, seed=s) for (s, drawn), p in pairs)
@@ -86,9 +78,9 @@ def _chances(world: World, answered: WorldAnswer, column: str) -> list[float]:
     return [float(compare_rows(target, draft)[column]) for draft, target in zip(*rows, strict=True)]
 
 
-def checked_spans(answered: WorldAnswer, end_ids: frozenset[int]) -> list[CheckedSpan]:
-    """Return the spans that were checked, in their order. What was drafted after a rejected token was not judged."""
-    found, tokens = list[CheckedSpan](), answered.answer.tokens
+def checked_spans(answered: WorldAnswer, end_ids: frozenset[int]) -> list[tuple[int, int, int, int]]:
+    """Return of each checked span: the tokens before it, how many are drafted, accepted, judged (to the first bad)."""
+    found, tokens = [], answered.answer.tokens
     for request in answered.requests:
         if request.kind == "check" and (num := request.num_scored):
             start, span = len(request.sent) - num - len(answered.prompt), request.sent[-num:]
@@ -96,19 +88,19 @@ def checked_spans(answered: WorldAnswer, end_ids: frozenset[int]) -> list[Checke
             if answered.ended and len(stands) < num:
                 stands.append(span[len(stands)] in end_ids)
             accepted = [*stands, False].index(False)
-            found.append(CheckedSpan(start, num, accepted, min(accepted + 1, len(stands))))
+            found.append((start, num, accepted, min(accepted + 1, len(stands))))
     return found
 
 
-def _counted(spans: Sequence[CheckedSpan], longest: int, chances: Sequence[float]) -> dict[str, Any]:
+def _counted(spans: Sequence[tuple[int, int, int, int]], longest: int, chances: Sequence[float]) -> dict[str, Any]:
     """Return counts over an answer's spans. ``reach``: how many have more than 0, 1, ... tokens."""
-    judged = [chances[each.start + i] for each in spans for i in range(each.num_judged)]
+    judged = [chances[start + i] for start, _, _, num in spans for i in range(num)]
     return {
         "checks": len(spans),
-        "accepted": sum(each.num_accepted for each in spans),
+        "accepted": sum(accepted for _, _, accepted, _ in spans),
         "judged": len(judged),
         ITSELF: sum(judged),
-        "reach": [sum(each.num_drafted > i for each in spans) for i in range(longest)],
+        "reach": [sum(num > i for _, num, _, _ in spans) for i in range(longest)],
     }
 
 
@@ -127,12 +119,10 @@ def expected_length(share: Floats, reach: Floats, checks: Floats) -> Floats:
 def chains_report(design: Design, grids: Sequence[Grid], found: Sequence[Sequence[Record]]) -> dict[str, Any]:
     """Return predicted beside observed acceptance, by pair, rule and span."""
     rows = []
-    for pair in design.pairs:
-        records = [each for grid, of in zip(grids, found, strict=True) if grid.pair == pair for each in of]
-        for rule in RULES:
-            told_of = [each["rules"][rule] for each in records]
-            spans = [int(name) for name in told_of[0] if name.isdecimal()]
-            rows += [{"pair": pair, "rule": rule, "span": span} | _row(told_of, span) for span in spans]
+    for pair, rule in product(design.pairs, RULES):
+        told_of = [e["rules"][rule] for g, of in zip(grids, found, strict=True) if g.pair == pair for e in of]
+        spans = [int(name) for name in told_of[0] if name.isdecimal()]
+        rows += [{"pair": pair, "rule": rule, "span": span} | _row(told_of, span) for span in spans]
     return {"rows": rows, "summary": [*_said(rows)]}
 
 
@@ -152,32 +142,28 @@ def _row(asked: Sequence[Mapping[str, Any]], span: int) -> dict[str, Any]:
         pairs = (count[ITSELF], count["judged"]) if source == ITSELF else np.array([each[source] for each in asked]).T
         predicted, by_question = ratio(*map(draws.sums, pairs)), ratio(*pairs)
         known = np.isfinite(by_question) & np.isfinite(seen)
-        points = np.stack([by_question[known], seen[known]])
-        every = Positions(np.arange(points.shape[1]), points.shape[1])
-        rank = estimate_to_json(every.estimate(weighted_spearman(*points)))
+        alike, num = weighted_spearman(by_question[known], seen[known]), int(known.sum())
+        rank = estimate_to_json(Positions(np.arange(num), num).estimate(alike))
         row[source] = {"predicted": told(predicted), "less": told(predicted - observed), "rank": rank}
-        row[source]["points"] = points.T.round(4).tolist() if source == CLOUD.name else []
         lengths[source] = length(predicted)
     return row | {"length": {name: told(each) for name, each in lengths.items()}}
 
 
 def _said(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Say how far both models' own texts predict the longest span, and that the judged positions tell nothing new."""
-    longest = max(row["span"] for row in rows)
-    for row in rows:
-        if row["span"] == longest and row["observed"]["value"] is not None:
-            least, length = row[CLOUD.name]["less"]["low"] or 0.0, row["length"]
-            most = row[CLOUD.name]["less"]["high"] or 0.0
-            apart = "too high" if least > 0.0 else "too low" if most < 0.0 else "no difference is seen"
-            ends = (estimate(row[name]["less"], 3) for name in (CLOUD.name, LOCAL.name))
-            ranks = (estimate(row[name]["rank"]) for name in (CLOUD.name, LOCAL.name))
+    for row in (each for each in rows if each["observed"]["value"] is not None):
+        cloud, local, length = row[CLOUD.name], row[LOCAL.name], row["length"]
+        if row["span"] == max(each["span"] for each in rows):
+            low, high = (cloud["less"][end] or 0.0 for end in ("low", "high"))
+            apart = "too high" if low > 0.0 else "too low" if high < 0.0 else "no difference is seen"
             yield (
-                f"{row['pair']}, {row['rule']}, spans of {longest}: {estimate(row['observed'])} of the judged tokens "
-                f"are accepted. {RULES[row['rule']][2]} along the cloud's own texts is off by {next(ends)}: {apart}; "
-                f"along the local model's by {next(ends)}. Rank correlation by question: {next(ranks)}, {next(ranks)}. "
-                f"A check shows {estimate(length['observed'])} tokens, {estimate(length[CLOUD.name])} are predicted."
+                f"{row['pair']}, {row['rule']}, spans of {row['span']}: {estimate(row['observed'])} of the judged "
+                f"tokens are accepted. {RULES[row['rule']][2]} along the cloud's own texts is off by "
+                f"{estimate(cloud['less'], 3)}: {apart}; along the local model's by {estimate(local['less'], 3)}. Rank "
+                f"correlation by question: {estimate(cloud['rank'])}, {estimate(local['rank'])}. A check shows "
+                f"{estimate(length['observed'])} tokens, {estimate(length[CLOUD.name])} are predicted."
             )
-    if off := [abs(row[ITSELF]["less"]["value"]) for row in rows if row[ITSELF]["less"]["value"] is not None]:
+    if off := [abs(row[ITSELF]["less"]["value"] or 0.0) for row in rows]:
         yield (
             f"Along the judged positions themselves the prediction is off by at most {max(off):.3f}: that is each "
             "rule's own law, and tells nothing new."
@@ -185,29 +171,17 @@ def _said(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def chains_document(report: dict[str, Any]) -> Document:
-    """Return acceptance and lengths by pair, rule and span, and a chart of the questions for each pair and rule."""
+    """Return acceptance and lengths by pair, rule and span."""
     name: dict[str, Cell] = {"pair, rule, span": lambda row: f"{row['pair']}, {row['rule']}, {row['span']}"}
     shares = name | {"questions": at("questions"), "judged": at("judged")}
-    shares |= {"accepted": with_interval("observed", digits=3)}
-    for source in SOURCES:
-        shares |= {f"by {source}": with_interval(source, "predicted", digits=3)}
-        shares |= {f"less, {source}": with_interval(source, "less", digits=3)}
-        shares |= {f"rank, {source}": with_interval(source, "rank")}
+    shares["accepted"] = with_interval("observed", digits=3)
+    for source, what in product(SOURCES, ("predicted", "less", "rank")):
+        shares[f"{what}, {source}"] = with_interval(source, what, digits=3)
     lengths = name | {of: with_interval("length", of) for of in ("observed", KNOWN, *SOURCES)}
-    blocks: list[Block] = [
+    return [
         table_of("Drafted tokens accepted, observed and predicted along three texts", report["rows"], shares),
         table_of("Tokens a check shows, observed and by (1 - a^(g+1)) / (1 - a)", report["rows"], lengths),
     ]
-    longest = max(row["span"] for row in report["rows"])
-    return [*blocks, *(_chart(row) for row in report["rows"] if row["span"] == longest and row[CLOUD.name]["points"])]
-
-
-def _chart(row: Mapping[str, Any]) -> Chart:
-    what, ticks = f"{row['pair']}, {row['rule']}, spans of {row['span']}", [(0.0, "0"), (1.0, "1")]
-    across, up = Axis(f"{what}: predicted along the cloud's text", 0.0, 1.0, ticks), Axis("accepted", 0.0, 1.0, ticks)
-    dots = [("", (predicted, seen)) for predicted, seen in row[CLOUD.name]["points"]]
-    line = [("accepted = predicted", [(0.0, 0.0), (1.0, 1.0)])]
-    return Chart(f"Accepted share of each question by the predicted one, {what}", across, up, line, dots)
 
 
 TITLE = "Chains: predicted against observed acceptance"
