@@ -31,6 +31,8 @@ BLOCKS = [
     for number, (language, block) in enumerate(FENCE.findall(path.read_text()), start=1)
     if "pip install" not in block and "train.py" not in block
 ]
+# A block that takes so many seconds hangs. The longest, a whole study, takes one on a quiet machine.
+HANGS_S = 900
 OF_REAL_MODELS = re.compile(r"\breal\b")
 
 
@@ -57,7 +59,7 @@ def test_a_block_runs_as_it_stands(tmp_path, language, block, request):
         text=True,
     )
     try:
-        process.wait(90)
+        process.wait(HANGS_S)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # a server that a block has started

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -223,7 +224,14 @@ def fingerprints() -> dict[str, dict[str, str]]:
 
 def fingerprint(path: Path) -> dict[str, str]:
     """Return a model's file name and SHA-256 for JSON."""
-    return {"file": path.name, "sha256": sha256_of(path)}
+    stat = path.stat()
+    return {"file": path.name, "sha256": _digest(path, stat.st_size, stat.st_mtime_ns)}
+
+
+@lru_cache
+def _digest(path: Path, *_: int) -> str:
+    """Return a file's SHA-256, read anew where size or time are others."""
+    return sha256_of(path)
 
 
 def estimate_to_json(estimate: Estimate | None, digits: int = 4) -> dict[str, float | None]:

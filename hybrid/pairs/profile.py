@@ -238,7 +238,7 @@ def _taught_by(answer: Answer) -> ArmCounts:
         return ArmCounts(tried=1)
     nats = [(each.source, None if each.kl is None else each.kl.lower) for each in answer.tokens]
     sides = ([kl for source, kl in nats if source == side] for side in ("local", "cloud"))
-    earned = reward(bill, 1.0 if failed else lost_share(*sides))
+    earned = reward(bill, None if failed else lost_share(*sides))
     return ArmCounts(1, 1, earned, earned**2)
 
 

@@ -86,20 +86,23 @@ class ArmChoice(NamedTuple):
     learns: bool
 
 
-def reward(bill: float, lost: float) -> float:
-    """Return what an answer was worth, in [-1, 0]. ``bill``: in multiples of the cloud's own; ``lost``: in [0, 1]."""
-    return -1.0 if lost == 1.0 else -(min(bill, MOST_BILL) + WORTH * lost) / IN_BILLS
+def reward(bill: float, lost: float | None) -> float:
+    """Return what an answer was worth, in [-1, 0].
+
+    ``bill``: in multiples of the cloud's own; ``lost``: in [0, 1]; None: nobody saw.
+    """
+    return -1.0 if lost is None else -(min(bill, MOST_BILL) + WORTH * lost) / IN_BILLS
 
 
-def lost_share(local: Sequence[float | None], others: Sequence[float | None] = ()) -> float:
+def lost_share(local: Sequence[float | None], others: Sequence[float | None] = ()) -> float | None:
     """Return what is lost, in [0, 1], by the nats of each local token and of the other positions; None: not seen.
 
-    >>> [round(lost_share(each), 3) for each in ((), (0.0, 0.1), (0.1, None), (None,))]
-    [0.0, 0.095, 0.181, 1.0]
+    >>> [lost and round(lost, 3) for lost in map(lost_share, ((), (0.0, 0.1), (0.1, None), (40.0,), (None,)))]
+    [0.0, 0.095, 0.181, 1.0, None]
     """
     known = [each for each in (*local, *others) if each is not None]
     if None in local and not known:
-        return 1.0
+        return None
     return 1.0 - math.exp(-sum(sum(known) / len(known) if each is None else each for each in local))
 
 

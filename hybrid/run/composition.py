@@ -158,7 +158,7 @@ def _check_adaptive(settings: Settings) -> None:
     own = {name: getattr(settings, name) for name in PolicyChoices.model_fields if name != "policy"}
     own |= {"a second local model": bool(settings.drafters or settings.experts)}
     name = next((name for name, value in own.items() if value is not None and value is not False), None)
-    if settings.policy == ADAPTIVE and name:
+    if settings.policy == ADAPTIVE and name and not settings.branches:  # which are drawn in its place
         why = "it chooses threshold, span and handoff itself, and learns from answers of kl as it is"
         msg = f"{name} beside {ADAPTIVE}: {why}; leave it out, or name a number, such as kl:0.5"
         raise UsageError(msg)

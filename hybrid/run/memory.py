@@ -70,9 +70,9 @@ class ClientMemory:
         budget: AnswerBudget,
         builder: AnswerBuilder,
     ) -> ArmChoice | None:
-        """Choose and tell the settings of an answer under ``kl:adaptive``; None: another policy, or no cloud."""
+        """Choose and tell the settings of an answer under ``kl:adaptive``; None: of another, or no cloud."""
         settings, charged = decoding.settings, budget.price is not None and not budget.price.free
-        if settings.policy != ADAPTIVE or can is None:
+        if settings.policy != ADAPTIVE or settings.branches or can is None:
             return None
         key, learns = (settings.seed, question.ids), settings.learn and charged
         choice = await self.pair.choose_arm(can.model, key, learns=learns)

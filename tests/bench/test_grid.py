@@ -16,6 +16,7 @@ from hybrid.lab.experiments.position_table import (
     weighted_quantile,
 )
 from hybrid.lab.experiments.trials import routed_grid
+from hybrid.lab.study.own_questions import OwnQuestion
 from hybrid.tasks.assistant import QUESTIONS
 from hybrid.tasks.statistics import Resamples, auroc
 
@@ -82,6 +83,24 @@ def test_what_a_record_depends_on_names_it(tmp_path):
     assert run.key((0, 0)) not in {other.key((0, 0)) for other in others}
     assert len({other.key((0, 0)) for other in others}) == len(others)
     assert replace(run, num_processes=7).key((0, 0)) == run.key((0, 0))
+
+
+def test_a_corrected_grader_and_a_model_of_the_same_size_make_another_record(tmp_path):
+    asked = OwnQuestion(question="6 * 7?", grader="number", answer="42")
+    more = ({"answer": "43"}, {"grader": "contains"}, {"tolerance": 0.5}, {"max_tokens": 9}, {"kind": "sums"})
+    (model := tmp_path / "model.gguf").write_bytes(b"one")
+    run = bundled_run(tmp_path)
+
+    def key(question):
+        grid = replace(run.grids[0], questions=(question,))
+        return replace(run, grids=(grid,), pairs={"q3": ModelPair(model, BUNDLED_CLOUD, model)}).key((0, 0))
+
+    keys = {key(OwnQuestion(**asked.model_dump(by_alias=True) | each)) for each in ({}, *more)}
+    assert len(keys) == 1 + len(more)
+    model.touch()
+    assert key(asked) in keys
+    model.write_bytes(b"two")
+    assert key(asked) not in keys
 
 
 @pytest.mark.slow

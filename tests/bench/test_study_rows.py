@@ -263,8 +263,21 @@ def test_the_drafter_with_the_longest_runs_stands_beside_the_cheapest_one_found(
     assert (told["selected"], told["cheapest"], told["questions"]) == ("dear", "cheap", 9)
     assert told["bills"]["dear"]["value"] == pytest.approx((60 + 4) / (20 + 40), abs=1e-4)
     assert told["less"]["value"] == pytest.approx((60 - 20) / (20 + 40), abs=1e-4)
-    found[1][0]["text"] = "another question"
+    found[1][0]["text"] = "another question"  # is no common one
+    [told] = certificates_report(design, grids, found)["drafters"]
+    assert (told["questions"], told["less"]["value"]) == (8, pytest.approx((60 - 20) / (20 + 40), abs=1e-4))
+    for each in found[1]:
+        each["text"] += " with other words"
     assert certificates_report(design, grids, found)["drafters"] == []
+
+
+def test_rows_are_read_along_so_many_questions_of_each_seed():
+    questions = as_questions(draw_problems("calibration", 1, 0)[:6])
+    drawn = {0: {"one": questions[:4]}, 1: {"one": questions[4:]}}
+    design = Design("d", (), {"one": None}, drawn)
+    for most, wanted in each_of([(None, (0, 1, 2, 3, 4, 5)), (3, (0, 1, 2, 4, 5)), (1, (0, 4))]):
+        [grid] = rows_grids(replace(design, options={} if most is None else {"read": most}))
+        assert grid.questions == tuple(questions[i] for i in wanted)
 
 
 def test_temperatures_are_means_over_positions():

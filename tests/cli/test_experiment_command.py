@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from hybrid.lab.experiments import grid
 from hybrid.lab.experiments.grid import CLOUD, LOCAL, Grid, arms_to_json
 from hybrid.lab.study import running
 from hybrid.lab.study.design import Power, read_design
+from hybrid.lab.study.endpoint import EndpointPair
 from hybrid.lab.study.running import Study, power_lines
 from hybrid.lab.study.section import Section
 from hybrid.report import Text
@@ -277,16 +277,15 @@ def test_a_second_run_in_a_folder_is_refused_while_the_first_is_at_work(study, m
 
 
 def test_what_an_endpoint_charged_is_told_at_the_end_and_what_a_file_would_have_is_not(study, monkeypatch):
-    """Two sections that ask the same question have one answer, which was bought once."""
-    other = Section("other", "Other", lambda design: (replace(made_grids(design)[0], content=("other",)),), *MADE[3:])
-    monkeypatch.setattr(running, "sections_of", lambda design: (MADE, other))
+    """What an answer cost is read where it is kept (``tests/end_to_end/test_experiment.py``)."""
+    spent = 307_123
+    monkeypatch.setattr(EndpointPair, "spent", lambda pair, folder: spent if folder.name == "kept" else 0)
     ran = study("run", "my.toml", "--out", "kept", design=f"cap = 0.01\n{CHARGES}")
-    spent = sum(5_000 + number + 7 for number in range(60))
-    told = f"bundled: these answers cost {spent / 1e9:.6f}"
+    told = f"bundled: the answers in this folder cost {spent / 1e9:.6f}"
     assert told in " ".join(ran.output.split())
     assert json.loads(Path("kept/report.json").read_text())["spent_nanousd"] == {"bundled": spent}
     assert told in Path("kept/report.md").read_text().replace("\\", "")
-    assert "answers cost" not in study("run", "my.toml", "--out", "files", design=DESIGN).output
+    assert "in this folder cost" not in study("run", "my.toml", "--out", "files", design=DESIGN).output
 
 
 def test_the_cap_of_a_folder_goes_with_it_and_stays_in_its_ledger(tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ threshold = [0.3, 3.0]
 @pytest.fixture
 def begin(tmp_path, monkeypatch):
     """Begin a command in a folder of its own, with a ledger of its own."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("HYBRID_LEDGER", str(tmp_path / "ledger.sqlite"))
     begun = []
 
     def start(*words, design=DESIGN):
@@ -124,6 +124,18 @@ def test_an_endpoint_that_charges_stays_below_its_cap_and_sells_nothing_twice(be
         for name, arm in each_of(arms.items()):
             for what in ("answer", "right", "requests", "nanousd"):
                 assert arm[what] == there[text][name][what], (text, name, what)
+
+
+def test_an_answer_that_two_sections_share_is_bought_once_and_the_report_says_what_all_cost(begin, tmp_path, own_stub):
+    design = DESIGN.replace('["threshold"]', '["threshold", "adaptive"]').replace("[0, 1]", "[0]")
+    design = design.replace("n = 6", "n = 3").replace(
+        'cloud = "large"', f'cloud = "{own_stub().url}"\nprice = "1/0.1/4"'
+    )
+    design = f"cap = 1\ntariffs = ['1/0.1/4 U']\n{design}[options]\nstreams = 2\nanswers = 20\n"
+    found = json.loads(finish(begin("experiment", "run", "my.toml", "--out", "kept", "--json", design=design)))
+    assert set(answers_bought(tmp_path / "kept").values()) == {1}
+    log = json.loads(finish(begin("budget", "log", "--n", "10000", "--json")))
+    assert found["spent_nanousd"] == {"mine": sum(entry["charged_nanousd"] for entry in log["entries"])}
 
 
 CHILD = """

@@ -64,7 +64,17 @@ def test_what_was_turned_down_counts_for_what_nobody_saw():
 
 
 def test_an_answer_that_nobody_looked_at_is_the_worst_however_cheap():
-    assert reward(0.0, lost_share([None, None])) == -1.0 <= reward(DEAREST, 0.99)
+    assert lost_share([None, None]) is None
+    assert reward(0.0, None) == -1.0 <= reward(DEAREST, 0.99)
+
+
+@pytest.mark.parametrize("nats", [36.0, 37.0, 40.0, 700.0, 1e6])
+def test_an_answer_that_is_seen_to_be_lost_whole_is_no_unseen_one(nats):
+    """One less its likelihood is 1 in floating point there, and its bill counts all the same."""
+    assert [reward(bill, lost_share([nats])) for bill in (0.0, 1.0)] == [
+        reward(bill, 1.0 - math.exp(-min(nats, 700.0))) for bill in (0.0, 1.0)
+    ]
+    assert reward(0.0, lost_share([nats])) > reward(1.0, lost_share([nats])) > reward(0.0, None)
 
 
 # ---- what is chosen ------------------------------------------------------------------------------------------------

@@ -260,6 +260,16 @@ def test_what_it_chooses_itself_is_refused_beside_it(choices):
     assert f"beside {ADAPTIVE}: it chooses threshold, span and handoff itself" in str(error.value)
 
 
+def test_branches_are_drawn_in_its_place_and_teach_nothing(house, run, record):
+    """A file may name it as the usual policy, and a command draws branches for once."""
+    client = observed(house(), record)
+    [answer] = run(answered(client, [0], branches=2, temperature=0.7, choose="majority"))
+    assert not any(ADAPTIVE in note for note in answer.notes)
+    assert not record._arms.read_entries()
+    settings = choosing(Settings(policy=ADAPTIVE, temperature=0.7), {"branches": 3})
+    assert Decoding.of(settings).policy == Decoding.of(Settings(branches=3, temperature=0.7)).policy
+
+
 def test_a_threshold_and_adaptive_are_one_choice_of_which_the_nearer_level_counts():
     below = Settings(policy=ADAPTIVE)
     assert (choosing(below, {"threshold": 0.3}).policy, choosing(below, {"threshold": 0.3}).threshold) == ("kl", 0.3)

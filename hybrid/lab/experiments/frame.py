@@ -35,7 +35,7 @@ from hybrid.lab.experiments.world import RecordedRequest
 from hybrid.prob import Floats
 from hybrid.record.events import RequestKind
 from hybrid.spend import AskPrices
-from hybrid.tasks.statistics import Resamples, cheapest_bill, estimate
+from hybrid.tasks.statistics import Resamples, cheapest_bill, estimate, loss_shares
 
 Scoring: TypeAlias = Literal["uncached", "cached", "new"]
 
@@ -169,6 +169,11 @@ class Frame:
     local: Floats
     cloud: Floats
     alone: Floats
+
+    @cached_property
+    def clear(self) -> bool:
+        """Whether the gap between both models is above what chance alone makes of it."""
+        return bool(np.isfinite(loss_shares(self.resamples, -self.local, -self.cloud, -self.cloud)[0]))
 
     @cached_property
     def resamples(self) -> Resamples:

@@ -31,7 +31,8 @@ from hybrid.cloud.wire import Wire
 from hybrid.engine import Engine, Worker, num_shared
 from hybrid.engine.llama import Weights
 from hybrid.errors import EngineError
-from hybrid.lab.arms import PRICE, Arm
+from hybrid.lab.arms import PRICE, Arm, fingerprint
+from hybrid.lab.experiments.part_files import open_part, read_lines
 from hybrid.lab.experiments.world import (
     NUM_CONTEXT,
     ArmPlanners,
@@ -105,6 +106,7 @@ def arms_to_json(arms: Sequence[Arm]) -> list[Any]:
 
 
 VERSION = 1
+PART = "part"
 # One answer in twenty is written again by the client.
 SHARE = 0.05
 # How long the parent waits for news before it looks whether the children live.
@@ -123,7 +125,8 @@ class ModelPair:
     @property
     def identity(self) -> list[Any]:
         """What records depend on."""
-        return [(path.name, path.stat().st_size) for path in (self.local, self.cloud, self.critic) if path]
+        paths = (self.local, self.cloud, self.critic)
+        return [fingerprint(path) if path.is_file() else path.name for path in paths if path]
 
     def open(self, folder: Path) -> AbstractAsyncContextManager[World]:  # noqa: ARG002  (an endpoint keeps answers there)
         """Open both models, a context each."""
@@ -153,7 +156,7 @@ class GridRun:
         """Name a question of a grid by all that its record depends on."""
         grid = self.grids[unit[0]]
         pair, question = self.pairs[grid.pair], grid.questions[unit[1]]
-        what = [VERSION, pair.identity, *grid.content, question.text, question.max_tokens]
+        what = [VERSION, pair.identity, *grid.content, repr(question)]  # with its grader
         return hashlib.sha256(json.dumps([*what, self.seed + grid.seed, self.check_share]).encode()).hexdigest()[:24]
 
     def cost(self, unit: Unit) -> float:
@@ -180,25 +183,21 @@ def run_grids(run: GridRun, report_progress: Callable[[str], None]) -> list[list
 
 
 def read_parts(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the records of all part files by their keys; a line that was cut off is passed over."""
-    found: dict[str, dict[str, Any]] = {}
-    for path in sorted(folder.glob("part-*.jsonl")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            found[record["key"]] = record
-    return found
+    """Return the records of all part files by their keys."""
+    return {record["key"]: record for record in read_lines(folder, PART)}
 
 
 def _run_children(run: GridRun, left: Sequence[Unit], report_progress: Callable[[str], None]) -> None:
     """Share the questions among child processes and say how far they are."""
     context = multiprocessing.get_context("spawn")
     tasks, news = context.Queue(), context.Queue()
-    num = min(run.num_processes, len(left))
-    for unit in (*left, *[None] * num):
-        tasks.put(unit)
+    # What several grids ask is one process's: an answer that they share is bought once.
+    same: dict[tuple[str, str], list[Unit]] = {}
+    for g, q in left:
+        same.setdefault((run.grids[g].pair, run.grids[g].questions[q].text), []).append((g, q))
+    num = min(run.num_processes, len(same))
+    for units in (*same.values(), *[None] * num):
+        tasks.put(units)
     children = [context.Process(target=_child, args=(run, tasks, news), daemon=True) for _ in range(num)]
     with _stopped(children):
         _follow(run, left, children, news, report_progress)
@@ -257,19 +256,20 @@ async def _answer_all(run: GridRun, tasks: Any, news: Any) -> None:
     async with AsyncExitStack() as stack:
         worlds: dict[str, World] = {}
         drivers: dict[str, ServedClient] = {}
-        with (run.folder / f"part-{os.getpid()}.jsonl").open("a", encoding="utf-8") as part:
-            while (unit := tasks.get()) is not None:
-                name = run.grids[unit[0]].pair
+        with open_part(run.folder, PART) as part:
+            while (units := tasks.get()) is not None:
+                name = run.grids[units[0][0]].pair
                 if name not in worlds:
                     pair = run.pairs[name]
                     worlds[name] = await stack.enter_async_context(pair.open(run.folder))
                     if run.check_share and isinstance(pair, ModelPair):
                         driver = open_driver(pair.local, pair.cloud, pair.critic, pair.num_context)
                         drivers[name] = await stack.enter_async_context(driver)
-                record = await _answer(run, unit, worlds[name], drivers.get(name))
-                part.write(json.dumps({"key": run.key(unit)} | record) + "\n")
-                part.flush()
-                news.put(unit)
+                for unit in units:
+                    record = await _answer(run, unit, worlds[name], drivers.get(name))
+                    part.write(json.dumps({"key": run.key(unit)} | record) + "\n")
+                    part.flush()
+                    news.put(unit)
 
 
 async def _answer(run: GridRun, unit: Unit, world: World, client: ServedClient | None) -> Record:

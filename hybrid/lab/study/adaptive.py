@@ -30,8 +30,8 @@ def adaptive_grids(design: Design) -> tuple[Grid, ...]:
     return answers_grids(replace(design, arms=FIXED))
 
 
-def lost_of(answer: Mapping[str, Any]) -> float:
-    """Return what is known to be lost of a recorded answer, as a client has it."""
+def lost_of(answer: Mapping[str, Any]) -> float | None:
+    """Return what is known to be lost of a recorded answer, as a client has it; None: nobody looked."""
     nats = {position: low for position, low, *_ in answer["trace"]}
     writers = [(who == "cloud", nats.get(position)) for position, (_, who) in enumerate(answer["pieces"])]
     return lost_share(*([low for by_cloud, low in writers if by_cloud == side] for side in (False, True)))
@@ -72,7 +72,8 @@ def _part(pair: str, records: Sequence[Record], tariff: NamedTariff, num: int, l
         """Tell the regret of the first answers, and what the last tenth of them recovers, shape (S,) each."""
         last = drawn[:, until - step : until], chosen[:, until - step : until]
         every_right, every_paid = (values[:, last[0]].sum(2) for values in (right, paid))
-        gap = np.where(every_right[-1] > every_right[-2], every_right[-1] - every_right[-2], np.nan)
+        drawn_gap = every_right[-1] - every_right[-2]
+        gap = np.where(frame.clear & (drawn_gap > 0.0), drawn_gap, np.nan)
         shares, ratios = (every_right - every_right[-2]) / gap, every_paid / every_paid[-1]
         share = (right[last[1], last[0]].sum(1) - every_right[-2]) / gap
         bill = paid[last[1], last[0]].sum(1) / every_paid[-1]
@@ -84,7 +85,8 @@ def _part(pair: str, records: Sequence[Record], tariff: NamedTariff, num: int, l
         return {"answers": until} | {name: told(np.append(each.mean(), each)) for name, each in told_of.items()}
 
     costs = -IN_BILLS * frame.resamples.sums(rewards) / len(records)
-    alone = zip(FIXED, frame.shares(right[:-2]), frame.ratios(paid[:-2]), costs, strict=True)
+    recovered = frame.shares(right[:-2]) if frame.clear else np.full_like(costs, np.nan)
+    alone = zip(FIXED, recovered, frame.ratios(paid[:-2]), costs, strict=True)
     return {
         "pair": pair,
         "tariff": tariff.name,
@@ -101,11 +103,13 @@ def _part(pair: str, records: Sequence[Record], tariff: NamedTariff, num: int, l
 
 def _said(part: dict[str, Any]) -> str:
     best, end = min(part["arms"], key=lambda arm: arm["cost"]["value"]), part["curve"][-1]
+    more = f"recover {estimate(end['more'])} more than the arms and both models mixed by a coin"
+    known = end["more"]["value"] is not None
+    recovers = f"At an equal bill its last answers {more}." if known else "The gap between the models is not clear."
     return (
         f"{part['pair']}, {part['tariff']}: over {end['answers']} answers {ADAPTIVE} costs {estimate(end['adaptive'])} "
         f"bills of the cloud's an answer more than the best arm in hindsight (over all questions: {best['arm']}), the "
-        f"preset {estimate(end['preset'])}. At an equal bill its last answers recover {estimate(end['more'])} "
-        "more than the arms and both models mixed by a coin."
+        f"preset {estimate(end['preset'])}. {recovers}"
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,7 +21,8 @@ import msgspec
 
 from hybrid.assemble import ClientOpener
 from hybrid.errors import EngineError, UsageError
-from hybrid.lab.arms import Arm
+from hybrid.lab.arms import Arm, fingerprint
+from hybrid.lab.experiments.part_files import open_part, read_lines
 from hybrid.lab.experiments.world import RecordedRequest, World, WorldAnswer, answer_choices
 from hybrid.record.events import SpanDrafted, Started, TokenEmitted
 from hybrid.run import AsyncClient, Finished, RequestSent, RequestSettled
@@ -32,6 +32,7 @@ from hybrid.spend import Price
 from hybrid.store.files import replace_content
 from hybrid.types import Ids, Sampling
 
+ANSWERS = "answers"
 # Why an answer went on without the cloud, where another try does not change it (``batch.output.LASTING``), or it did.
 KEPT = {None, "capability", "context", "charge"}
 # What is to be done first where another try alone comes to the same.
@@ -49,7 +50,20 @@ class EndpointPair:
     @property
     def identity(self) -> list[Any]:
         """What answers depend on."""
-        return [self.local.name, self.local.stat().st_size, self.settings.cloud, self.settings.cloud_model]
+        files = [fingerprint(Path(path)) for path in (self.local, self.settings.critic) if path]
+        return [*files, self.settings.cloud, self.settings.cloud_model]
+
+    def key(self, *of_answer: Any) -> str:
+        """Name an answer by all that it depends on, what is the pair's own first."""
+        return "-".join(
+            hashlib.sha256(json.dumps(each).encode()).hexdigest()[:24] for each in (self.identity, of_answer)
+        )
+
+    def spent(self, folder: Path) -> int:
+        """Return what the answers that a folder keeps of this pair cost, in nano-dollars."""
+        own = self.key().partition("-")[0]
+        kept = (each for line in read_lines(folder, ANSWERS) for key, each in line.items() if key.startswith(own))
+        return sum(_answer(each).answer.bill.nanousd or 0 for each in kept)
 
     def spender(self, folder: Path) -> str:
         """Return the name under which all runs of a folder spend, wherever it is moved, in one ledger.
@@ -71,7 +85,7 @@ class EndpointPair:
         """Open a client that spends under the folder's name. Raises EngineError."""
         settings = self.settings.model_copy(update={"spender": self.spender(folder)})
         async with ClientOpener(settings, shipped_only=True) as client:
-            yield EndpointWorld(client, folder, self.identity)
+            yield EndpointWorld(client, folder, self)
 
 
 class EndpointWorld(World):
@@ -79,29 +93,25 @@ class EndpointWorld(World):
 
     has_rows = False
 
-    def __init__(self, client: AsyncClient, folder: Path, identity: list[Any]) -> None:
+    def __init__(self, client: AsyncClient, folder: Path, pair: EndpointPair) -> None:
         """Read the answers that were kept, from all processes."""
-        self._client, self._identity = client, identity
-        self._file = (folder / f"answers-{os.getpid()}.jsonl").open("a", encoding="utf-8")
-        self._kept: dict[str, str] = {}
-        for path in folder.glob("answers-*.jsonl"):
-            for line in path.read_text(encoding="utf-8").splitlines():
-                if line.endswith('"}'):  # else it was cut off
-                    self._kept |= json.loads(line)
+        self._client, self._pair = client, pair
+        self._file = open_part(folder, ANSWERS)
+        self._kept = {key: kept for line in read_lines(folder, ANSWERS) for key, kept in line.items()}
 
     async def answer(self, question: str, arm: Arm, sampling: Sampling, max_tokens: int) -> WorldAnswer:
         """Answer a question as an arm does. Raises EngineError where the endpoint failed, or has no money left."""
         choices = answer_choices(arm, sampling, max_tokens)
-        key = hashlib.sha256(json.dumps([self._identity, question, choices]).encode()).hexdigest()
+        key = self._pair.key(question, choices)
         if kept := self._kept.get(key):
-            return msgspec.msgpack.decode(base64.b64decode(kept), type=WorldAnswer)
+            return _answer(kept)
         answered = await self._ask(question, choices)
         if answered.answer.degraded_kind not in KEPT:
             mend = MENDS.get(str(answered.answer.degraded_kind), "")
             msg = f"{answered.answer.degraded}: {mend}run the command again to go on"
             raise EngineError(msg)
-        line = json.dumps({key: base64.b64encode(msgspec.msgpack.encode(answered)).decode()})
-        self._file.write(line + "\n")
+        self._kept[key] = base64.b64encode(msgspec.msgpack.encode(answered)).decode()
+        self._file.write(json.dumps({key: self._kept[key]}) + "\n")
         self._file.flush()
         return answered
 
@@ -132,3 +142,8 @@ class EndpointWorld(World):
             written = emitted[at : at + each.usage.completion_tokens] if each.usage and each.kind == "write" else []
             requests += [RecordedRequest(each.kind, read, num, tuple(written), each.usage)] if each.usage else []
         return WorldAnswer(prompt, answer, tuple(requests))
+
+
+def _answer(kept: str) -> WorldAnswer:
+    """Read an answer of a line."""
+    return msgspec.msgpack.decode(base64.b64decode(kept), type=WorldAnswer)

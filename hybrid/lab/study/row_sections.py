@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,7 @@ SOURCES, CERTIFICATES = ("full", *(f"{k}" for k in TOP_KS)), (*RULES, "tree of 3
 POWERS = np.linspace(-5.0, 1.0, 25)
 # KL as a multiple of the certificate: below 1 nothing is rejected.
 MULTIPLES = (0.0, 1.0, 2.0, 4.0, 8.0)
-TRUNCATION, TEMPERATURE = ("thresholds", "temperatures"), ("temperatures",)
+TRUNCATION, TEMPERATURE = ("thresholds", "temperatures", "read"), ("temperatures", "read")
 HEATED, MEANS = ("both", "local alone"), ("truth", "lower", "upper")
 
 
@@ -187,25 +187,26 @@ def rule_row(texts: Sequence[Sequence[dict[str, Any]]], rule: int) -> dict[str, 
 def drafters(
     design: Design, grids: Sequence[Grid], found: Sequence[Sequence[Record]], rows: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return, by tariff, the local models that answer one cloud's questions: certified runs, and greedy-exact's bill.
+    """Return, by tariff, the local models of one cloud: certified runs, and greedy-exact's bill for common questions.
 
     ``selected``: the one with the longest runs along the cloud's text; ``cheapest``: that with the least bill;
     ``less``: the first one's bill less the second one's, as a share of the cloud's own.
     """
-    families: dict[Any, dict[str, list[Any]]] = defaultdict(dict)
+    families: dict[Any, dict[str, dict[str, Any]]] = defaultdict(dict)
     for grid, records in zip(grids, found, strict=True):
-        asked = (getattr(design.pairs[grid.pair], "cloud", None), *(record["text"] for record in records))
-        families[asked][grid.pair] = [record["arms"] for record in records]
+        answered = {record["text"]: record["arms"] for record in records}
+        families[getattr(design.pairs[grid.pair], "cloud", None)][grid.pair] = answered
     runs = {row["pair"]: row["run"]["full"] for row in rows if (row["text"], row["rule"]) == (CLOUD.name, "greedy")}
     compared = []
     for family, tariff in product(families.values(), design.tariffs):
-        if len(family) < 2:
+        common = [text for text in next(iter(family.values())) if all(text in own for own in family.values())]
+        if len(family) < 2 or not common:
             continue
         price = (tariff.setting, tariff.prices)
-        paid = {pair: bills([arms[EXACT_GREEDY.name] for arms in each], *price) for pair, each in family.items()}
+        paid = {pair: bills([own[e][EXACT_GREEDY.name] for e in common], *price) for pair, own in family.items()}
         selected = max(family, key=lambda pair: runs[pair]["value"] or 0.0)
         cheapest = min(family, key=lambda pair: float(paid[pair].sum()))
-        alone = bills([arms[CLOUD.name] for arms in family[cheapest]], *price)
+        alone = bills([family[cheapest][text][CLOUD.name] for text in common], *price)
         compared.append({
             "tariff": tariff.name, "questions": len(alone), "selected": selected, "cheapest": cheapest,
             "runs": {pair: runs[pair] for pair in family},
@@ -225,7 +226,9 @@ def certificates_document(report: dict[str, Any]) -> Document:
     first |= {
         f"{what}, {shown}": with_interval(what, shown) for what in ("predicted", "rank") for shown in ("full", "1")
     }
-    first |= {f"rejected at {low:g} times or more": with_interval("bins", i) for i, low in enumerate(MULTIPLES)}
+    ends = (f"to {high:g} times" for high in MULTIPLES[1:]), ("times or more",)
+    bins = (f"rejected at {low:g} {end}" for low, end in zip(MULTIPLES, chain(*ends), strict=True))
+    first |= {title: with_interval("bins", i) for i, title in enumerate(bins)}
     chosen: dict[str, Cell] = {each: at(each) for each in ("tariff", "questions", "selected", "cheapest")}
     chosen |= {each: _named(each) for each in ("runs", "bills")} | {"bill less": with_interval("less", digits=3)}
     local = [row for row in report["rows"] if row["text"] == LOCAL.name]

@@ -57,11 +57,16 @@ TextReading: TypeAlias = dict[str, Any]
 
 
 def rows_grids(design: Design) -> tuple[Grid, ...]:
-    """Return each pair's questions, each once, to be read along both greedy texts; option ``temperatures``."""
+    """Return each pair's questions, each once, to be read along both greedy texts.
+
+    Options: ``temperatures``; ``read``, so many questions of each seed.
+    """
     temperatures = tuple(np.atleast_1d(design.options.get("temperatures", TEMPERATURES)).tolist())
     content, trial = ("rows", TOP_KS, temperatures, arms_to_json(ARMS)), partial(try_rows, temperatures)
     num = len(ARMS) + 2 * len(TEXTS)  # either model reads a text twice
-    asked = {pair: tuple({each.text: each for each in design.questions[pair]}.values()) for pair in design.pairs}
+    most = int(design.options["read"]) if "read" in design.options else None
+    drawn = {pair: [e for of in design.drawn.values() for e in of[pair][:most]] for pair in design.pairs}
+    asked = {pair: tuple({each.text: each for each in own}.values()) for pair, own in drawn.items()}
     return tuple(Grid(f"rows of {pair}", pair, each, trial, content, num, ARMS) for pair, each in asked.items())
 
 

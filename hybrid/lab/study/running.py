@@ -138,10 +138,8 @@ class Study:
             sections[section.name] = section.report(design, own, found[start : start + len(own)])
             start += len(own)
         records = [found[g][q] for g, q in self.keys.values()]
-        told = [(self.run.grids[g].pair, found[g][q]) for g, q in self.keys.values()]
-        bought = {(of, each["text"], arm): kept for of, each in told for arm, kept in each.get("arms", {}).items()}
-        ends = [name for name, pair in design.pairs.items() if isinstance(pair, EndpointPair)]
-        spent = {name: sum(kept["nanousd"] for (of, *_), kept in bought.items() if of == name) for name in ends}
+        ends = {name: pair for name, pair in design.pairs.items() if isinstance(pair, EndpointPair)}
+        spent = {name: pair.spent(self.folder) for name, pair in ends.items()}
         files = {path for pair in design.pairs.values() for path in (pair.local, getattr(pair, "cloud", pair.local))}
         return {
             "design": design.name,
@@ -150,7 +148,7 @@ class Study:
             "seeds": design.seeds,
             "questions": {name: len(asked) for name, asked in design.questions.items()},
             "power": power_lines(design.power, sections)
-            + [f"{name}: these answers cost {as_usd(nanousd)}" for name, nanousd in spent.items()],
+            + [f"{name}: the answers in this folder cost {as_usd(nanousd)}" for name, nanousd in spent.items()],
             "spent_nanousd": spent,
             "models": [fingerprint(path) for path in sorted(files)],
             "machine": f"hybrid {version('hybrid-llm')}, {platform.platform()}, {os.cpu_count()} cores",

@@ -32,7 +32,7 @@ from hybrid.lab.study.section import Section
 from hybrid.prob import Floats
 from hybrid.report import Axis, Block, Chart, Document, Heading, Table, Text
 from hybrid.report.tables import at, estimate, table_of, with_interval
-from hybrid.tasks.statistics import cheapest_bill, loss_shares, wilson
+from hybrid.tasks.statistics import cheapest_bill, wilson
 
 RECOVERED = (0.5, 0.8)
 # Some 1,000 positions: enough for the 99 % point of how far a row moves.
@@ -59,8 +59,7 @@ def ways_of(records: Sequence[Record], arms: Sequence[Arm], measure: Measure, ta
     scores = np.array([measure(each) for each in answers])
     frame = Frame(scores[-2], scores[-1], paid[-1])
     shares, ratios = frame.ways(scores[:-2], paid[:-2])
-    clear = np.isfinite(loss_shares(frame.resamples, -scores[-2], -scores[-1], -scores[-1])[0])
-    return (shares if clear else np.full_like(shares, np.nan)), ratios
+    return (shares if frame.clear else np.full_like(shares, np.nan)), ratios
 
 
 def rule_ways(arms: Sequence[Arm], ways: Ways) -> dict[str, Ways]:
