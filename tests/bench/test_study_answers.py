@@ -202,6 +202,23 @@ def test_the_hand_off_beats_or_loses_to_questions_at_random_where_the_interval_s
         assert row["random"]["share"]["value"] == min(1.0, row["bill"]["value"])
 
 
+def test_a_threshold_picked_on_one_half_of_the_questions_is_tried_on_the_other():
+    """Each of two thresholds is right where the other is not: the best of either half is the worst of the other one."""
+    both = {"kl:0.3": 0, "kl:0.7": 1}
+    records = []
+    for i in range(80):
+        right = {"local": False, "cloud": True} | {name: i % 2 == own for name, own in both.items()}
+        records.append(made(right, {"local": 0, "cloud": 20, **dict.fromkeys(both, 4)}))
+    asked = design({0: {"bundled": ()}}, tuple(Arm(name, "kl", {"threshold": float(name[3:])}) for name in both))
+    report = recovery_report(RIGHT, asked, answers_grids(asked), [records])
+    for beside in each_of(report["parts"][0]["beside_kl"].values()):
+        assert beside["share"]["value"] == 0.5 > beside["bill"]["value"]
+        assert beside["held_out"]["value"] == pytest.approx(-beside["bill"]["value"])
+    assert ": loses to it under" in report["summary"][0]
+    few = recovery_report(RIGHT, asked, answers_grids(asked), [records[:1] + [alike(each) for each in records[1:6]]])
+    assert "the gap between the two models is not clear" in few["summary"][0]
+
+
 def test_a_report_has_no_column_of_dashes_and_says_what_is_not_graded():
     """In ten questions the gap is not clear; in a kind of one it never is."""
     for num in each_of((10, 60)):

@@ -54,6 +54,19 @@ def test_ungraded_answers_are_cases_by_their_excess():
     assert case_of(record, "kl:1", 0.6) is None
 
 
+def test_a_share_of_cases_is_of_the_answers_that_somebody_can_judge():
+    graded, unknown = drawn_records(60, 2), drawn_records(7, 3)
+    for arm in (arm for record in unknown for arm in record["arms"].values()):
+        arm["right"] = None
+        arm.pop("excess", None)
+    asked = design({0: {"bundled": ()}}, ARMS[:4])
+    counts = [
+        cases_report(asked, answers_grids(asked), [each])["counts"] for each in (graded, graded + unknown, unknown)
+    ]
+    assert counts[0] == counts[1] != counts[2]
+    assert {row["questions"] for row in counts[2]} == {0}
+
+
 def test_the_first_cases_and_answers_are_kept_in_the_designs_order_and_all_are_counted():
     asked = design({0: {"bundled": ()}}, ARMS[:4], options={"cases": 1, "answers": 2, "shown": ["once"]})
     records = drawn_records(60, 2)

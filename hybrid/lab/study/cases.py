@@ -39,9 +39,9 @@ UNGRADED = "Where nothing is graded, an answer counts as right up to a mean exce
 
 def case_of(record: Record, arm: str, good_nats: float = GOOD_NATS) -> str | None:
     """Return the rule of which an arm's answer is a case; None: of none, or nobody knows what it is worth."""
-    answers = [record["arms"][name] for name in (arm, LOCAL.name, CLOUD.name)]
-    if any(each["right"] is None and "excess" not in each for each in answers):
+    if not _is_known(record, arm):
         return None
+    answers = [record["arms"][name] for name in (arm, LOCAL.name, CLOUD.name)]
     right, local_right, cloud_right = (_is_right(each, good_nats) for each in answers)
     handoff, parts, pieces = (answers[0][name] for name in ("handoff", "parts", "pieces"))
     if handoff is not None and (right or local_right):
@@ -51,6 +51,12 @@ def case_of(record: Record, arm: str, good_nats: float = GOOD_NATS) -> str | Non
     ended_by_cloud = handoff == len(pieces)
     written = any(writer == "cloud" for _, writer in pieces[parts + 1 :])
     return "too late" if written or (ended_by_cloud and parts < handoff) else "missed"
+
+
+def _is_known(record: Record, arm: str) -> bool:
+    """Whether somebody knows what an arm's answer is worth, and both models' own."""
+    answers = (record["arms"][name] for name in (arm, LOCAL.name, CLOUD.name))
+    return all(each["right"] is not None or "excess" in each for each in answers)
 
 
 def _is_right(answer: Mapping[str, Any], good_nats: float) -> bool:
@@ -64,19 +70,20 @@ def cases_report(design: Design, grids: Sequence[Grid], found: Sequence[Sequence
 
     Options: ``cases``, so many of a rule and pair; ``good_nats``.
     """
-    good, num = float(design.options.get("good_nats", GOOD_NATS)), int(design.options.get("cases", 2))
+    good, most = float(design.options.get("good_nats", GOOD_NATS)), int(design.options.get("cases", 2))
     counts, shown, kl = list[dict[str, Any]](), list[dict[str, Any]](), kl_arms(design)
     for pair in design.pairs:
         records = [each for grid, own in zip(grids, found, strict=True) if grid.pair == pair for each in own]
         for nats, arm in kl:
             cases = [case_of(each, arm.name, good) for each in records]
-            shares = {rule: estimate_to_json(wilson(cases.count(rule), len(cases))) for rule in RULES}
-            counts.append({"pair": pair, "arm": arm.name, "questions": len(cases)} | shares)
+            num = sum(_is_known(each, arm.name) for each in records)
+            shares = {rule: estimate_to_json(wilson(cases.count(rule), num)) for rule in RULES}
+            counts.append({"pair": pair, "arm": arm.name, "questions": num} | shares)
             if [arm.name] == _shown_arm(design):
                 for rule in RULES:
                     some = [each for each, case in zip(records, cases, strict=True) if case == rule]
                     own = {"pair": pair, "rule": rule}
-                    shown += [own | _case(each, arm.name, nats, PLACES[rule]) for each in some[:num]]
+                    shown += [own | _case(each, arm.name, nats, PLACES[rule]) for each in some[:most]]
     ungraded = any(each["arms"][CLOUD.name]["right"] is None for own in found for each in own)
     return {"good_nats": good, "ungraded": ungraded, "counts": counts, "cases": shown}
 

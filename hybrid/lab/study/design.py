@@ -17,7 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hybrid.assemble import known_price
 from hybrid.engine.real_models import model_file
@@ -78,6 +78,12 @@ class Power(_Table):
     gap: Annotated[float, Field(gt=0, le=1)] = 0.3
     discordance: Annotated[float, Field(gt=0, le=1)] = 0.4
     records: Path | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Power:
+        if self.gap > self.discordance:
+            raise ValueError("gap is at most discordance: who is right more often is right alone so often")
+        return self
 
     def measured(self, folder: Path) -> Power:
         """Return it with what the records hold; paths are relative to a folder. Raises UsageError without a gap."""

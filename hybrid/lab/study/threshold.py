@@ -37,7 +37,8 @@ from hybrid.tasks.statistics import cheapest_bill, wilson
 RECOVERED = (0.5, 0.8)
 # Some 1,000 positions: enough for the 99 % point of how far a row moves.
 NUM_READ = 20
-BOTH, COIN = (LOCAL.name, CLOUD.name), "sent at random"
+BOTH, COIN, HELD = (LOCAL.name, CLOUD.name), "sent at random", "picked on other questions"
+ENDS = ("value", "low", "high")
 # The axis ends there; an infinite threshold stands at its end.
 MOST_NATS = 8.0
 SHARES = tuple((share / 4, f"{25 * share} %") for share in range(5))
@@ -127,6 +128,11 @@ def _part(design: Design, records: Sequence[Record], name: str, measure: Measure
     local, cloud = (measure(answers_of(records, model)) for model in BOTH)
     ways = {tariff.name: ways_of(records, arms, measure, tariff) for tariff in design.tariffs}
     rules = {tariff: rule_ways(arms, each) for tariff, each in ways.items()}
+    beside = {tariff: _beside_kl([*nats], others, ways[tariff], each) for tariff, each in rules.items()}
+    for tariff, each in zip(design.tariffs, beside.values(), strict=True):
+        if each is not None:
+            found = _held_out(records, kl, measure, tariff)
+            each["held_out"] = dict.fromkeys(ENDS) if found is None else told((found[0] - found[1])[0])
 
     def level(some: Sequence[Record], arm: str) -> dict[str, float | None]:
         values = measure(answers_of(some, arm))
@@ -165,9 +171,31 @@ def _part(design: Design, records: Sequence[Record], name: str, measure: Measure
         "differ": int(np.count_nonzero(local != cloud)),
         "rows": [row(i, arm) for i, arm in enumerate([*arms, LOCAL, CLOUD])],
         "areas": {tariff: areas(each) for tariff, each in rules.items()},
-        "beside_kl": {tariff: _beside_kl([*nats], others, ways[tariff], each) for tariff, each in rules.items()},
+        "beside_kl": beside,
         "kinds": [kind(each) for each in dict.fromkeys(each["kind"] for each in records)],
     }
+
+
+def _best_dial(ways: Ways, dials: Sequence[int]) -> int:
+    """Return the one that is farthest above the coin, of those that recover half where one does."""
+    shares, paid = ways[0][:, 0], ways[1][:, 0]
+    return max([i for i in dials if shares[i] >= RECOVERED[0]] or dials, key=lambda i: shares[i] - paid[i])
+
+
+def _held_out(records: Sequence[Record], kl: Sequence[Arm], measure: Measure, tariff: NamedTariff) -> Ways | None:
+    """Return what the KL hand-off recovers and pays, its dial picked on every other question and tried on the rest.
+
+    None where the gap between the models is not clear in either half.
+    """
+    halves, held = (records[::2], records[1::2]), list[Record]()
+    for tried, others in (halves, halves[::-1]):
+        ways = ways_of(others, kl, measure, tariff)
+        if np.isnan(ways[0][0, 0]):
+            return None
+        name = kl[_best_dial(ways, range(len(kl)))].name
+        held += [each | {"arms": each["arms"] | {HELD: each["arms"][name]}} for each in tried]
+    shares, paid = ways_of(held, [Arm(HELD, "kl")], measure, tariff)
+    return shares[:1], paid[:1]
 
 
 def _beside_kl(
@@ -175,8 +203,7 @@ def _beside_kl(
 ) -> dict[str, Any] | None:
     """Return the KL hand-off at its best dial here, beside every other rule and arm. None: nothing is told.
 
-    Best is what is farthest above the coin, of the dials that recover half where one does. ``over_coin``: what it
-    recovers less its bill, which is what the coin recovers for that. ``more``: what another rule recovers beyond it at
+    Best is that of ``_best_dial``. ``more``: what another rule recovers beyond it at
     its bill; ``less``: what as much costs less. ``cheaper``: the arm that costs least of those whose own bill is
     clearly less, the cloud alone among them, and that recovers as much here.
     """
@@ -184,12 +211,8 @@ def _beside_kl(
     if not kl or np.isnan(shares[0, 0]):
         return None
 
-    def best_of(dials: Sequence[int]) -> int:
-        half = [i for i in dials if shares[i, 0] >= RECOVERED[0]]
-        return max(half or dials, key=lambda i: shares[i, 0] - paid[i, 0])
-
     names, rest = [*kl, *others, *BOTH], range(len(kl), len(kl) + len(others))
-    best = best_of(range(len(kl)))
+    best = _best_dial(ways, range(len(kl)))
     share, bill = shares[best], paid[best]
     beside = {
         rule: {"more": told(best_share(*each, bill) - share), "less": told(bill - cheapest_bill(*each, share))}
@@ -206,10 +229,9 @@ def _beside_kl(
         "picked_of": len(kl),
         "share": told(share),
         "bill": told(bill),
-        "over_coin": told(share - bill),
         "random": {"arm": "at random"} | dict.fromkeys(("share", "bill"), told(np.minimum(bill, 1.0))),
         "others": beside,
-        "other": found[best_of(rest)] if rest else None,
+        "other": found[_best_dial(ways, rest)] if rest else None,
         "cheaper": min(less, key=lambda each: each["bill"]["value"], default=None),
     }
 
@@ -235,7 +257,7 @@ def _said(part: Mapping[str, Any]) -> str:
     tariffs, where = dict[str, list[str]](), f"{_where(part)} ({part['questions']} questions)"
     for tariff, beside in part["beside_kl"].items():
         if beside is not None:
-            low, high = ((beside["over_coin"][end] or 0.0) for end in ("low", "high"))
+            low, high = ((beside["held_out"][end] or 0.0) for end in ("low", "high"))
             tariffs.setdefault(VERDICTS[0 if low > 0.0 else 2 if high < 0.0 else 1], []).append(tariff)
     if not tariffs:
         known = part["rows"][0]["share"]["value"] is not None
@@ -273,7 +295,8 @@ NOTE = (
 )
 PICKED = (
     "The threshold is picked on these same questions: of those that recover half, where one does, it recovers most "
-    "beyond its bill. So its figures are somewhat too good. The other arm is picked in the same way."
+    "beyond its bill. So its figures are somewhat too good. The other arm is picked in the same way. The verdict in "
+    "words is of thresholds that were picked on every other question and tried on the rest."
 )
 CERTAIN = (
     "the two models differ on {} questions, on which the gap rests. An interval without a width is that of few "
