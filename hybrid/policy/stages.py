@@ -155,7 +155,8 @@ def _written(
 
 
 def _raised(stage: ChainLevel, level: int, token: PendingToken, row: Dense) -> PendingToken:
-    """Return a token as it leaves a level: drawn from that level's law."""
+    """Return a token as it leaves a level: drawn from that level's law, with a row, or None, of each level below."""
+    known = (*token.below, token.draft_row)
     return PendingToken(
         token.id,
         "local",
@@ -163,7 +164,7 @@ def _raised(stage: ChainLevel, level: int, token: PendingToken, row: Dense) -> P
         drawn_from=None if stage.sampling.greedy else warp(row, stage.sampling),
         draft_row=row,
         writer=token.writer if token.how == "accepted" else level,
-        below=(*token.below, token.draft_row),
+        below=(*[None] * (level - len(known)), *known),  # what a level wrote itself was not read further below
     )
 
 

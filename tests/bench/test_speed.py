@@ -23,7 +23,7 @@ from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.cli import app
 from hybrid.engine.bare import BareContext
 from hybrid.engine.llama import CHUNK, Weights
-from hybrid.errors import UsageError
+from hybrid.errors import EngineError, UsageError
 from hybrid.lab import speed
 from hybrid.lab.speed import answers, check, engine, money, serve
 from hybrid.lab.speed import measure as load
@@ -160,10 +160,27 @@ def test_ratios_stand_the_right_way_up(tiny, monkeypatch):
     assert figures["peak memory above the bare loop, spans of 8"] == 30.0
 
 
+def test_the_scheduler_that_is_timed_looks_at_every_chain_and_chooses_the_best():
+    """Half of them without its largest model, one of them the cloud alone."""
+    for num in range(1, 7):
+        scheduler = answers.made_scheduler(num)
+        every = [(each.ms_per_token, each.models) for each in scheduler.candidates(8, answers.MADE_COSTS, free=True)]
+        assert len({models for _, models in every}) == len(every) == 2**num
+        assert scheduler.choose("auto", 8, answers.MADE_COSTS, free=True).ms_per_token == min(every)[0]
+
+
+def test_a_chain_of_each_depth_answers_in_a_process_of_its_own():
+    """All of its models are loaded: a deeper one takes more."""
+    own = "from hybrid.lab.speed.answers import watch_chain as watch"
+    shallow, deep = (engine.alone(own, "a chain", depth) for depth in ("1", "4"))
+    assert 0.0 < shallow < deep
+    with pytest.raises(EngineError, match="a chain did not end well in a process of its own: ValueError"):
+        engine.alone(own, "a chain", "x")
+
+
 def test_a_rejection_is_counted_with_states_and_without(tmp_path, monkeypatch):
     """Without them it reads the prompt of 500 tokens and the answer again."""
-    shapes = (TINY_RECURRENT["falcon-h1"], TINY_RECURRENT["mamba2"])
-    monkeypatch.setattr(engine, "SHAPES", [replace(shape, context=2048) for shape in shapes])
+    monkeypatch.setattr(engine, "SHAPES", [replace(TINY_RECURRENT[e], context=2048) for e in ("falcon-h1", "mamba2")])
     report = speed.run("recurrent", tmp_path, lambda _: None, 8)
     figures = [figure for figure in report.figures if figure.unit == "tokens"]
     assert [figure.value.high < 4 for figure in figures] == [True, False] * 2
@@ -199,7 +216,8 @@ def test_every_benchmark_runs_and_reports_finite_figures(tiny, name, monkeypatch
     monkeypatch.setattr(engine, "SHAPES", tuple(TINY_RECURRENT.values()))
     monkeypatch.setattr(money, "BUNDLED", {"sglang": money.BUNDLED["sglang"]})
     monkeypatch.setattr(money, "ARMS", money.ARMS[:2])
-    for setting, value in {"CHAIN_MS": 0, "AT_ONCE": (1, 2), "FAMILIES": answers.FAMILIES[:2], "CHOICES": 2}.items():
+    few = {"FAMILIES": answers.FAMILIES[:2], "CHOICES": 2, "NUMS_OF_MODELS": (1, 2), "LADDER": answers.LADDER[:2]}
+    for setting, value in {"CHAIN_MS": 0, "AT_ONCE": (1, 2), **few}.items():
         monkeypatch.setattr(answers, setting, value)
     told = []
     assert_reported(name, speed.run(name, tiny.parent, told.append, repetitions=2))

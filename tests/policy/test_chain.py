@@ -235,6 +235,26 @@ def test_a_token_names_who_wrote_it(toys, number):
             assert token.below in ((small(before),), (None,))
 
 
+@each("number", range(6))
+def test_a_token_of_a_chain_of_four_has_a_place_for_each_level_and_no_row_in_another_ones(toys, number):
+    """By it models are compared: a row in the place of a lower level would be that one's, and a missing place none."""
+    small, mid, large = models(toys, number, size=SIZE)
+    levels = small, mid, toys.Mix(mid, "next", 0.4)
+    below = set()
+    for inner, bonus, handoff in each_of(STAGES):
+        stages = (ChainLevel(2, GreedyMatch(), GREEDY), ChainLevel(inner, GreedyMatch(), GREEDY, bonus, handoff))
+        policy = replace(preset("kl", PolicyOptions(threshold=9.0)), stages=stages)
+        shown, _ = toys.play(policy, small, large, None, LENGTH, mids=levels[1:], end=-1)
+        for i, token in each_of(enumerate(shown)):
+            if token.source == "local":
+                rows = (*token.below, token.draft_row)
+                assert len(rows) == len(levels)
+                known = zip(rows, levels, strict=True)
+                assert all(row is None or row is model(text(shown)[:i]) for row, model in known)
+                below.add(tuple(row is not None for row in token.below))
+    assert below >= {(True, True), (False, True), (False, False)}
+
+
 # ---- sampled ---------------------------------------------------------------------------------------------------------
 
 

@@ -1,28 +1,34 @@
 """Whole answers over a slow endpoint: ``hybrid bench overlap`` and ``chain``.
 
 ``overlap``: what drafting during a check saves, and tokens a second by policy and round trip. ``chain``: what a chain
-of local models takes, beside each of them alone and what the scheduler chose.
+of local models takes, beside each of them alone and what the scheduler chose; also with several questions at once, what
+choosing takes by the number of chains, and the memory by their depth.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from functools import partial
+from os.path import getsize
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL, bundled_server
+from hybrid.engine.bare import BareContext
 from hybrid.engine.llama import Weights
 from hybrid.errors import Unreachable, UsageError
+from hybrid.lab.speed.engine import alone
 from hybrid.lab.speed.measure import (
     KEPT,
+    WARM_UP,
     Bench,
     BenchmarkLoad,
     check_same_vocabulary,
@@ -30,11 +36,13 @@ from hybrid.lab.speed.measure import (
     milliseconds,
     mixed_questions,
     problems_of,
+    run_in_turn,
     seconds_of,
     turns,
     wait_in_turn,
 )
 from hybrid.lab.speed.random_model import TINY, write_random_model
+from hybrid.pairs.timings import CloudCosts
 from hybrid.policy import preset
 from hybrid.policy.choices import PolicyOptions
 from hybrid.record.events import SpanRead
@@ -47,6 +55,7 @@ from hybrid.run import (
     RequestSent,
     SpanDrafted,
 )
+from hybrid.run.chain import LEAST_COMPARED, ChainStatistics, ChosenChain, LevelCost, PairAcceptance
 from hybrid.settings.config import NO_LEDGER, AnswerChoices
 from hybrid.settings.names import MODELS
 from hybrid.tasks import FAMILIES
@@ -210,16 +219,28 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 # Choices that are timed, and how much worse than the best the chosen chain may be.
 CHOICES, WORSE = 1000, 1.05
+# Numbers of models to choose among: n of them make 2^n chains (the cloud alone is one); so many take seconds, once.
+NUMS_OF_MODELS, MANY = (1, 2, 3, 4, 8, 16), 10
+MADE_COSTS = CloudCosts(CHAIN_MS, CHAIN_MS, 1.0, 1.0)
+# A chain of depth n is the first n of these, the smallest first.
+LADDER = (SMALL, MODELS / "student.gguf", MID, BUNDLED_CLOUD)
 
 
 async def chain(bench: Bench) -> str:
     """Measure rounds of a problem of each family with one question at once, and fewer with several."""
+    single: dict[str, _Arm] = {}
     for at_once in AT_ONCE:
-        await _time_chains(bench, at_once, bench.num if at_once == 1 else max(2, bench.num // 3))
+        arms = await _time_chains(bench, at_once, bench.num if at_once == 1 else max(2, bench.num // 3))
+        single = single or arms
+        for name, arm in arms.items() if arms is not single else ():  # the same questions, and nearly the same texts
+            one, several = zip(*zip(single[name].seconds, arm.seconds, strict=False), strict=True)
+            bench.add_ratio(f"{name}, {at_once} at once: tokens a second over one at a time", one, several)
+    _time_choosing(bench)
+    _weigh_chains(bench)
     return f"the bundled models by {POLICY}, spans of 8, an endpoint that takes {CHAIN_MS} ms, prices {PRICE}"
 
 
-async def _time_chains(bench: Bench, at_once: int, rounds: int) -> None:
+async def _time_chains(bench: Bench, at_once: int, rounds: int) -> dict[str, _Arm]:
     questions = [problems_of(family.name, rounds) for family in FAMILIES]
     arms = {name: _Arm() for name in ARMS}
     common = {"price": PRICE, "ledger": Path(NO_LEDGER), "ctx": 512, "parallel": at_once, "policy": POLICY}
@@ -234,6 +255,7 @@ async def _time_chains(bench: Bench, at_once: int, rounds: int) -> None:
         _add_arms(bench, f"{at_once} at once", arms)
         if at_once == 1:
             _add_choice(bench, clients[-1], arms)
+    return arms
 
 
 @dataclass
@@ -304,3 +326,47 @@ def _add_choice(bench: Bench, client: AsyncClient, arms: dict[str, _Arm]) -> Non
         seen = 1000 * sum(arms[name].seconds) / arms[name].counts["tokens"]
         shares = ", ".join(f"{share:.2f}" for share in told.acceptance)
         bench.add(f"{name}: predicted over observed time", [told.ms_per_token / seen], "ratio", note=shares)
+
+
+def _time_choosing(bench: Bench) -> None:
+    """Add what a choice takes by the number of chains, in turn with a token of small."""
+    num_tokens = (bench.num + WARM_UP) * len(NUMS_OF_MODELS)
+    with closing(Weights(SMALL)) as weights, closing(BareContext(weights, num_tokens, 1, num_rows=1)) as bare:
+        for num in NUMS_OF_MODELS:
+            bench.say(f"choosing among {2**num} chains, in turn with a token of small")
+            choose, runs = partial(_choose, made_scheduler(num)), (1, 0) if num > MANY else (bench.num, WARM_UP)
+            ours, theirs = run_in_turn(choose, lambda _: bare.decode((1,)), *runs)
+            name = f"choosing among {2**num} chains of {num} models over a token of small"
+            bench.add_ratio(name, ours, theirs, None, f"{1000 * milliseconds(ours).median:.0f} us")
+
+
+def _choose(scheduler: ChainStatistics, _: int) -> ChosenChain:
+    return scheduler.choose("auto", SPAN, MADE_COSTS, free=True)
+
+
+def made_scheduler(num: int) -> ChainStatistics:
+    """Return a scheduler of so many models that are made up, each two of them compared often enough to choose by."""
+    costs = {f"{number}": LevelCost(number + 1.0) for number in range(num)}
+    return ChainStatistics(tuple(costs), costs, defaultdict(lambda: PairAcceptance(0.8, 1.0, LEAST_COMPARED)))
+
+
+def _weigh_chains(bench: Bench) -> None:
+    """Compare the peaks of fresh processes, a few a depth, beside the models' files."""
+    own = "from hybrid.lab.speed.answers import watch_chain as watch"
+    for depth in range(1, len(LADDER) + 1):
+        what, files = f"a chain of {depth}", LADDER[:depth]
+        bench.say(f"peak memory of {what}")
+        peaks = [alone(own, what, f"{depth}") for _ in range(min(bench.num, 3))]
+        note = f"{'>'.join(path.stem for path in files)}, files of {sum(map(getsize, files)) / 2**20:.1f} MiB"
+        bench.add(f"peak memory of a process with {what}", peaks, "MiB", None, note)
+
+
+def watch_chain(depth: str) -> None:
+    """Answer a question by the local models alone, so many in a chain, and print the peak that was seen, in MiB."""
+
+    async def peak(*drafters: Path, local: Path) -> float:
+        resident, question = psutil.Process().memory_info, problems_of(FAMILIES[0].name, 1)[0]
+        async with client_of(None, local=local, drafters=drafters, ctx=CONTEXT, policy="local") as client:
+            return max([resident().rss async for _ in client.stream(question, max_tokens=MAX_TOKENS)]) / 2**20
+
+    print(asyncio.run(peak(*LADDER[: int(depth) - 1], local=LADDER[int(depth) - 1])))  # noqa: T201  (the answer)

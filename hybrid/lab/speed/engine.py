@@ -140,13 +140,16 @@ def _weigh(bench: Bench, model: Path) -> None:
 
 def peak_mib(loop: str, model: Path) -> float:
     """Run a loop in a process of its own and return the largest resident set seen in it, in MiB."""
-    command = "import sys; from hybrid.lab.speed.engine import watch_loop; watch_loop(*sys.argv[1:])"
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", command, loop, str(model)], capture_output=True, text=True, check=False
-    )
+    return alone("from hybrid.lab.speed.engine import watch_loop as watch", f"the {loop} loop", loop, str(model))
+
+
+def alone(imported: str, what: str, *args: str) -> float:
+    """Import ``watch`` in a process of its own, call it, and return the number that it prints. Raises EngineError."""
+    command = f"import sys; {imported}; watch(*sys.argv[1:])"
+    done = subprocess.run([sys.executable, "-P", "-c", command, *args], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
-        msg = f"the {loop} loop did not end well in a process of its own: {last}"
+        msg = f"{what} did not end well in a process of its own: {last}"
         raise EngineError(msg)
     return float(done.stdout)
 

@@ -1,0 +1,188 @@
+"""Chains: the acceptance of drafted tokens that two models' rows predict, against what the product's rules accepted.
+
+At temperature 1 ``exact`` accepts a drafted token with the chance sum of min(p, q) = 1 - TV of both rows there;
+``greedy-exact`` where both favourites are one. So along the judged positions themselves both are one number, but for
+coins. A prediction is what other texts say: the cloud's own, and the local model's. A pair is a link of a chain: of a
+ladder of three a design names each two (SpecRouter, arXiv:2505.07680).
+
+The laws (``tests/bench/test_study_chains.py``): over all coins a token is accepted in 1 - TV of the cases, less at most
+the tail of a list; what stands is what the answer counts; the expected length is that of an enumeration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from hybrid.lab.arms import Arm, estimate_to_json
+from hybrid.lab.experiments.frame import resampled, told
+from hybrid.lab.experiments.grid import CLOUD, LOCAL, CheckAnswer, GradedQuestion, Grid, Record
+from hybrid.lab.experiments.position_table import Positions, compare_rows, weighted_spearman
+from hybrid.lab.experiments.trials import answer_arms
+from hybrid.lab.experiments.world import World, WorldAnswer
+from hybrid.lab.study.design import Design
+from hybrid.lab.study.section import Section
+from hybrid.prob import Floats
+from hybrid.report import Document
+from hybrid.report.tables import Cell, at, estimate, table_of, with_interval
+from hybrid.settings.policy_choices import MOST_SPAN
+from hybrid.tasks.statistics import ratio
+from hybrid.types import Sampling
+
+SPANS = (1, 4, 8)
+# By the rule: the temperature, which column of ``compare_rows`` predicts it, and what that is called.
+RULES: Mapping[str, tuple[float, str, str]] = {
+    "greedy-exact": (0.0, "agrees", "The share of agreeing favourites"),
+    "exact": (1.0, "overlap", "The mean of 1 - TV"),
+}
+ITSELF = "itself"
+SOURCES, KNOWN = (CLOUD.name, LOCAL.name, ITSELF), "observed share"
+
+
+def chains_grids(design: Design) -> tuple[Grid, ...]:
+    """Return a seed's questions to each pair, under both rules; option ``spans``, drafted tokens a check."""
+    spans = tuple(int(span) for span in np.atleast_1d(design.options.get("spans", SPANS)).tolist())
+    if not all(1 <= span <= MOST_SPAN for span in spans):
+        raise ValueError("spans are whole tokens")
+    trial, content, num = partial(try_chains, spans), ("chains", spans), len(RULES) * (2 + len(spans))
+    pairs = product(design.drawn.items(), design.pairs)
+    return tuple(Grid(f"{p}, seed {s}", p, drawn[p], trial, content, num, seed=s) for (s, drawn), p in pairs)
+
+
+async def try_chains(
+    spans: Sequence[int], world: World, question: GradedQuestion, sampling: Sampling, check: CheckAnswer
+) -> Record:
+    """Answer by each rule and span and by both models alone; keep what each text predicts, and what was accepted."""
+    found: dict[str, Any] = {}
+    for rule, (temperature, column, _) in RULES.items():
+        checked = {span: Arm(f"{rule}, span {span}", rule, {"span": span}) for span in spans}
+        drawing = replace(sampling, temperature=temperature)
+        answers = await answer_arms(world, question, (CLOUD, LOCAL, *checked.values()), drawing, check)
+        chances = {name: _chances(world, answered, column) for name, answered in answers.items()}
+        found[rule] = {name: [sum(chances[name]), len(chances[name])] for name in (CLOUD.name, LOCAL.name)} | {
+            f"{span}": _counted(checked_spans(answers[arm.name], world.cloud.end_ids), span, chances[arm.name])
+            for span, arm in checked.items()
+        }
+    return {"text": question.text, "kind": question.kind, "seed": sampling.seed, "rules": found}
+
+
+def _chances(world: World, answered: WorldAnswer, column: str) -> list[float]:
+    """Return the chance that a draft is accepted at each position of a text, the token that ended it included."""
+    text = answered.ids + tuple(world.cloud.end_ids)[: answered.ended]  # whichever: only the rows before it are read
+    rows = world.rows(answered.prompt, text) if text else ([], [])
+    return [float(compare_rows(target, draft)[column]) for draft, target in zip(*rows, strict=True)]
+
+
+def checked_spans(answered: WorldAnswer, end_ids: frozenset[int]) -> list[tuple[int, int, int, int]]:
+    """Return of each checked span: the tokens before it, how many are drafted, accepted, judged (to the first bad)."""
+    found, tokens = [], answered.answer.tokens
+    for request in answered.requests:
+        if request.kind == "check" and (num := request.num_scored):
+            start, span = len(request.sent) - num - len(answered.prompt), request.sent[-num:]
+            stands = [token.how == "accepted" for token in tokens[start : start + num]]
+            if answered.ended and len(stands) < num:
+                stands.append(span[len(stands)] in end_ids)
+            accepted = [*stands, False].index(False)
+            found.append((start, num, accepted, min(accepted + 1, len(stands))))
+    return found
+
+
+def _counted(spans: Sequence[tuple[int, int, int, int]], longest: int, chances: Sequence[float]) -> dict[str, Any]:
+    """Return counts over an answer's spans. ``reach``: how many have more than 0, 1, ... tokens."""
+    judged = [chances[start + i] for start, _, _, num in spans for i in range(num)]
+    return {
+        "checks": len(spans),
+        "accepted": sum(accepted for _, _, accepted, _ in spans),
+        "judged": len(judged),
+        ITSELF: sum(judged),
+        "reach": [sum(num > i for _, num, _, _ in spans) for i in range(longest)],
+    }
+
+
+def expected_length(share: Floats, reach: Floats, checks: Floats) -> Floats:
+    """Return the tokens that a check shows, the cloud's own included, if each token stands with one chance.
+
+    Shapes (C,), (G, C), (C,) -> (C,), as ``Resamples.sums`` gives them.
+
+    >>> expected_length(np.array([0.5]), np.array([[6.0], [6.0], [6.0]]), np.array([6.0]))  # (1 - 0.5^4) / (1 - 0.5)
+    array([1.875])
+    """
+    stand = share ** np.arange(1.0, len(reach) + 1.0)[:, None]
+    return 1.0 + ratio((stand * reach).sum(axis=0), checks)
+
+
+def chains_report(design: Design, grids: Sequence[Grid], found: Sequence[Sequence[Record]]) -> dict[str, Any]:
+    """Return predicted beside observed acceptance, by pair, rule and span."""
+    rows = []
+    for pair, rule in product(design.pairs, RULES):
+        told_of = [e["rules"][rule] for g, of in zip(grids, found, strict=True) if g.pair == pair for e in of]
+        spans = [int(name) for name in told_of[0] if name.isdecimal()]
+        rows += [{"pair": pair, "rule": rule, "span": span} | _row(told_of, span) for span in spans]
+    return {"rows": rows, "summary": [*_said(rows)]}
+
+
+def _row(asked: Sequence[Mapping[str, Any]], span: int) -> dict[str, Any]:
+    """Compare one rule's counts at a span with what each text predicts, over N questions drawn again together.
+
+    ``less``: predicted less observed; ``rank``: Spearman's correlation of both by question; ``length``: tokens a check.
+    """
+    own, draws = [each[f"{span}"] for each in asked], resampled(len(asked))
+    count = {name: np.array([each[name] for each in own], dtype=np.float64).T for name in own[0]}
+    sums = {name: draws.sums(each) for name, each in count.items()}
+    observed, seen = ratio(sums["accepted"], sums["judged"]), ratio(count["accepted"], count["judged"])
+    length = partial(expected_length, reach=sums["reach"], checks=sums["checks"])
+    lengths = {"observed": 1.0 + ratio(sums["accepted"], sums["checks"]), KNOWN: length(observed)}
+    row: dict[str, Any] = {"questions": len(asked), "judged": int(count["judged"].sum()), "observed": told(observed)}
+    for source in SOURCES:
+        pairs = (count[ITSELF], count["judged"]) if source == ITSELF else np.array([each[source] for each in asked]).T
+        predicted, by_question = ratio(*map(draws.sums, pairs)), ratio(*pairs)
+        known = np.isfinite(by_question) & np.isfinite(seen)
+        alike, num = weighted_spearman(by_question[known], seen[known]), int(known.sum())
+        rank = estimate_to_json(Positions(np.arange(num), num).estimate(alike))
+        row[source] = {"predicted": told(predicted), "less": told(predicted - observed), "rank": rank}
+        lengths[source] = length(predicted)
+    return row | {"length": {name: told(each) for name, each in lengths.items()}}
+
+
+def _said(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Say how far both models' own texts predict the longest span, and that the judged positions tell nothing new."""
+    for row in (each for each in rows if each["observed"]["value"] is not None):
+        cloud, local, length = row[CLOUD.name], row[LOCAL.name], row["length"]
+        if row["span"] == max(each["span"] for each in rows):
+            low, high = (cloud["less"][end] or 0.0 for end in ("low", "high"))
+            apart = "too high" if low > 0.0 else "too low" if high < 0.0 else "no difference is seen"
+            yield (
+                f"{row['pair']}, {row['rule']}, spans of {row['span']}: {estimate(row['observed'])} of the judged "
+                f"tokens are accepted. {RULES[row['rule']][2]} along the cloud's own texts is off by "
+                f"{estimate(cloud['less'], 3)}: {apart}; along the local model's by {estimate(local['less'], 3)}. Rank "
+                f"correlation by question: {estimate(cloud['rank'])}, {estimate(local['rank'])}. A check shows "
+                f"{estimate(length['observed'])} tokens, {estimate(length[CLOUD.name])} are predicted."
+            )
+    if off := [abs(row[ITSELF]["less"]["value"] or 0.0) for row in rows]:
+        yield (
+            f"Along the judged positions themselves the prediction is off by at most {max(off):.3f}: that is each "
+            "rule's own law, and tells nothing new."
+        )
+
+
+def chains_document(report: dict[str, Any]) -> Document:
+    """Return acceptance and lengths by pair, rule and span."""
+    name: dict[str, Cell] = {"pair, rule, span": lambda row: f"{row['pair']}, {row['rule']}, {row['span']}"}
+    shares = name | {"questions": at("questions"), "judged": at("judged")}
+    shares["accepted"] = with_interval("observed", digits=3)
+    for source, what in product(SOURCES, ("predicted", "less", "rank")):
+        shares[f"{what}, {source}"] = with_interval(source, what, digits=3)
+    lengths = name | {of: with_interval("length", of) for of in ("observed", KNOWN, *SOURCES)}
+    return [
+        table_of("Drafted tokens accepted, observed and predicted along three texts", report["rows"], shares),
+        table_of("Tokens a check shows, observed and by (1 - a^(g+1)) / (1 - a)", report["rows"], lengths),
+    ]
+
+
+TITLE = "Chains: predicted against observed acceptance"
+CHAINS_SECTION = Section("chains", TITLE, chains_grids, chains_report, chains_document, ("spans",))
