@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hybrid.cli.bench_auto import AUTO_EPILOG, auto
 from hybrid.cli.bench_peers import PEERS_EPILOG, peers
-from hybrid.cli.bench_wordings import WORDINGS_EPILOG, wordings
 from hybrid.cli.command import exit_codes, progress
 from hybrid.cli.lab_tables import show
 from hybrid.errors import UsageError
@@ -146,12 +144,7 @@ def _command(what: str) -> Callable[..., None]:
 
 for _benchmark, _title in TITLES.items():
     bench.command(_benchmark, help=f"Measure {_title}.\n{EPILOG}")(_command(_benchmark))
-for _name, _function, _epilog in (
-    ("auto", auto, AUTO_EPILOG),
-    ("peers", peers, PEERS_EPILOG),
-    ("wordings", wordings, WORDINGS_EPILOG),
-):
-    bench.command(_name, help=f"{_function.__doc__}\n{_epilog}")(_function)
+bench.command("peers", help=f"{peers.__doc__}\n{PEERS_EPILOG}")(peers)
 
 
 def _read_pair(what: str, local: str | None, cloud: str | None) -> tuple[str, str] | None:

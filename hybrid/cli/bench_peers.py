@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from hybrid.cli.bench_auto import real_calibration, shipped_calibration
 from hybrid.cli.command import check_writable, exit_codes, progress, write_whole
 from hybrid.cli.lab_tables import (
     AsJson,
@@ -235,13 +234,38 @@ def _ground_of(ladder: Path | None, num: int | None, *, real: bool) -> GroundOf:
 
         if real:
             local, cloud = (model_file(name, report_progress) for name in drawn.REAL_MODELS)
-            return drawn.real_ground(local, cloud, half), real_calibration(*drawn.REAL_MODELS, local)
+            return drawn.real_ground(local, cloud, half), _real_calibration(*drawn.REAL_MODELS, local)
         if ladder is not None:
             return drawn.ladder_ground(ladder, half, num if half == "test" else None), None
         own = num if half == "test" else None
-        return drawn.bundled_ground(BUNDLED_LOCAL, BUNDLED_CLOUD, half, own), shipped_calibration()
+        return drawn.bundled_ground(BUNDLED_LOCAL, BUNDLED_CLOUD, half, own), _shipped_calibration()
 
     return drawn
+
+
+def _shipped_calibration() -> Calibration | None:
+    """Return what is shipped of the bundled pair, not what the user knows of it; None: nothing."""
+    from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL  # noqa: PLC0415
+    from hybrid.engine.identity import identify  # noqa: PLC0415
+    from hybrid.lab.experiments.questions import THRESHOLD  # noqa: PLC0415
+    from hybrid.pairs.store import calibration_for  # noqa: PLC0415
+
+    return calibration_for(identify(BUNDLED_LOCAL), BUNDLED_CLOUD.stem, f"kl:{THRESHOLD:g}", shipped_only=True)
+
+
+def _real_calibration(local: str, cloud: str, model: Path) -> Calibration:
+    """Return the shipped calibration of a pair. Raises UsageError where this llama.cpp made another model."""
+    from hybrid.engine.identity import identify  # noqa: PLC0415
+    from hybrid.engine.real_models import model_file  # noqa: PLC0415
+    from hybrid.pairs.store import calibration_for  # noqa: PLC0415
+
+    found = calibration_for(identify(model), model_file(cloud).stem, shipped_only=True)
+    if found is None:
+        msg = (
+            f"no calibration of {local} beside {cloud} comes with this version: the model was made by another llama.cpp"
+        )
+        raise UsageError(msg)
+    return found
 
 
 def _read(dials: Path) -> dict[str, Any]:

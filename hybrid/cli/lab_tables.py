@@ -10,13 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hybrid.errors import UsageError
-from hybrid.report import Block, Document, Text, terminal
-from hybrid.report.tables import Cell, at, estimate, table_of, with_interval
-
-SETTINGS = ("U", "C", "S", "SU", "new")
-# Where the dials of ``auto`` stand, one under another; the other rules show what their dials reach.
-SHOWN_DIALS = ("auto", "auto, one worth", "auto, critic", "auto, critic, one worth")
+from hybrid.report import Document, Text, terminal
 
 
 class BenchSplit(StrEnum):
@@ -50,15 +44,6 @@ def show(report: dict[str, Any], document_of: Callable[[dict[str, Any]], Documen
         terminal.show(document_of(report))
 
 
-def write_drawing(path: Path, drawing: str) -> None:
-    """Write a picture where ``--plot`` says. Raises UsageError."""
-    try:
-        path.write_text(drawing, encoding="utf-8")
-    except OSError as error:
-        msg = f"--plot {path}: {error.strerror}"
-        raise UsageError(msg) from None
-
-
 def agreement_line(told: dict[str, Any]) -> Text:
     """Say how many answers of the client over the bundled server are those of the world."""
     if not told["answers"]:
@@ -69,143 +54,3 @@ def agreement_line(told: dict[str, Any]) -> Text:
         f"bills; {told['other_requests']} have other requests. {told['other_text']} have another text, {greedy} of "
         f"them greedy ({told['other_text_greedy_at_a_near_tie']} at a near tie); a draw turns round more easily."
     )
-
-
-# ---- hybrid bench auto ---------------------------------------------------------------------------------------------
-
-
-def auto_document(report: dict[str, Any]) -> Document:
-    """Return every section's tables."""
-    blocks: list[Block] = []
-    for section in report["sections"]:
-        title = f"{section['section']}, {section['problems']} problems (95 % intervals over problems):"
-        blocks.append(table_of(title, section["arms"], ARM_COLUMNS))
-        for setting, rules in section["rules"].items():
-            title, oracle = f"{section['section']}, {setting}", section["oracle"][setting]
-            shown = [{"rule": rule["rule"]} | dial for rule in rules for dial in rule["dials"]
-                     if rule["rule"] in SHOWN_DIALS or len(rule["dials"]) == 1]  # fmt: skip
-            dials = table_of(f"{title}: the dials of auto (default {report['default']:g}):", shown, DIAL_COLUMNS)
-            swept = [rule for rule in rules if len(rule["dials"]) > 1]
-            swept = [*swept, {"rule": "oracle of whole answers", "bill_at": oracle}]
-            wanted = {"bill at RPI": at("rule")} | {rpi: with_interval("bill_at", rpi, digits=3) for rpi in oracle}
-            blocks += [dials, table_of(f"{title}: the bill at a wanted RPI, its dials mixed by a coin:", swept, wanted)]
-            if compared := section["compared"][setting]:
-                columns: dict[str, Cell] = {"rule, against": lambda row: f"{row['rule']}, {row['against']}"}
-                columns |= {f"{what} at {rpi}": with_interval(rpi, what, digits=3)
-                            for rpi in oracle for what in ("difference", "closed")}  # fmt: skip
-                what = f"{title}: less the bill of a control, and of the gap so closed:"
-                blocks.append(table_of(what, compared, columns))
-        blocks.append(table_of("Which drafts are turned down:", section["verdicts"], VERDICT_COLUMNS))
-    arms = report["families"][0]["rpi"] if report["families"] else ()
-    families = {"RPI": at("family"), "problems": at("problems"), "gap": at("gap")}
-    families |= {arm: at("rpi", arm, "value", form=".2f") for arm in arms}
-    planned = report["planned_again"]
-    again = f"{planned['same']} of {planned['answers']} planned answers that were written again are the same."
-    blocks += [table_of("By family, over all seeds:", report["families"], families), Text(again)]
-    return [*blocks, agreement_line(report["against_the_client"])]
-
-
-ARM_COLUMNS = {
-    "bill, of the cloud's alone": at("arm"),
-    "right": at("right"),
-    "RPI": with_interval("rpi"),
-    **{name: with_interval("bill", name) for name in SETTINGS},
-    "cloud tokens": at("cloud_tokens", form=".0%"),
-    "requests": at("requests", form=".2f"),
-}
-DIAL_COLUMNS: dict[str, Cell] = {
-    "rule": at("rule"),
-    "dial": at("dial", form="g"),
-    "RPI": with_interval("rpi"),
-    "bill": with_interval("bill"),
-    "over the presets'": with_interval("over_presets"),
-    "cloud tokens": at("cloud_tokens", form=".0%"),
-    **{action: (lambda row, action=action: f"{row['actions'].get(action, 0.0):.0%}")  # type: ignore[misc]
-       for action in ("keep", "check", "write", "write on")},
-}  # fmt: skip
-VERDICT_COLUMNS = {
-    "score": at("score"),
-    "AUROC": at("auroc", form=".3f"),
-    "ECE": at("ece", form=".3f"),
-    "told": at("told", form=".3f"),
-    "turned down": at("turned_down", form=".3f"),
-}
-
-
-def routed_document(report: dict[str, Any]) -> Document:
-    """Return every section's tables of ``--real``."""
-    blocks: list[Block] = []
-    for section in report["sections"]:
-        what = (
-            f"{section['section']}: {section['questions']} questions, dials from {section['calibrated_on']} others "
-            "(95 % intervals over questions; bills as multiples of the reference's):"
-        )
-        dials = [{"title": f"{each['tariff']}, {row['dial']}"} | row
-                 for each in section["tariffs"] for row in each["dials"]]  # fmt: skip
-        blocks.append(table_of(what, dials, ROUTED_COLUMNS))
-        what = "The bill at a recovered share, the dial swept over these questions, excess / NLL:"
-        swept = [{"title": each["tariff"]} | each for each in section["tariffs"]]
-        swept += [{"title": f"U, {each['rule']}"} | each for each in section["orders"]]
-        blocks.append(table_of(what, swept, SWEPT_COLUMNS))
-        if any(each["right"] for each in section["tariffs"]):
-            first = section["tariffs"][0]
-            title = f"Right answers on the graded ones, tariff {first['tariff']}:"
-            blocks.append(table_of(title, first["right"], RIGHT_COLUMNS))
-    return [*blocks, agreement_line(report["against_the_client"])]
-
-
-ROUTED_COLUMNS = {
-    "tariff, dial": at("title"),
-    "worth": at("worth", form=".2f"),
-    "recovered, excess": with_interval("recovered", "excess per_token"),
-    "recovered, NLL": with_interval("recovered", "nll per_token"),
-    "bill": with_interval("bill"),
-    "advantage, excess": with_interval("advantage", "excess"),
-    "advantage, NLL": with_interval("advantage", "nll"),
-    **{action: at("actions", action, form=".0%") for action in ("write", "spans", "other")},
-}
-SWEPT_COLUMNS = {
-    "tariff": at("title"),
-    **{f"at {share}": (lambda row, share=share:  # type: ignore[misc]
-                       " / ".join(at("bill_at", loss, share, form=".2f")(row) for loss in ("excess", "nll")))
-       for share in ("0.5", "0.8", "0.95")},
-}  # fmt: skip
-RIGHT_COLUMNS = {
-    "dial": at("dial"),
-    "questions": at("questions"),
-    "local": with_interval("local"),
-    "cloud": with_interval("cloud"),
-    "so": with_interval("right"),
-    "RPI": with_interval("rpi"),
-    "bill": with_interval("bill"),
-}
-
-
-# ---- hybrid bench wordings -----------------------------------------------------------------------------------------
-
-
-def wordings_document(report: dict[str, Any]) -> Document:
-    """Return both splits, and what concepts are worth at equal bills."""
-    pairs, compared = report["pairs"], report["compared"]
-    counted = (
-        f"Pairs of words that are held for one: {pairs['found']}, true {pairs['true']}; precision "
-        f"{estimate(pairs['precision'])}, recall {estimate(pairs['recall'])}."
-    )
-    along = (
-        f"Along the large model's answers, {compared['tokens']} tokens: mean KL {estimate(compared['kl'])} nats, over "
-        f"concepts {estimate(compared['concept_kl'])}; beyond 0.5 {estimate(compared['beyond'])}, of these wording "
-        f"{estimate(compared['of_these_wording'])}."
-    )
-    paid = {f"{what} {tariff}": with_interval(what.replace(" ", "_"), tariff)
-            for tariff in ("U", "C") for what in ("bill", "over a coin")}  # fmt: skip
-    last = {"hand-overs": at("handoffs"), "wording": with_interval("wording"), "kept": at("kept")}
-    tables = []
-    for split in ("calibration", "test"):
-        arms = [{"arm": name} | arm for name, arm in report[split].items()]
-        tables.append(table_of("", arms, {split: at("arm"), "right": with_interval("right")} | paid | last))
-    gains = [
-        f"{each['tariff']}, within {each['budget']:g} of the large model's bill: {each['arm']} is right more often "
-        f"than {each['other']} by {estimate(each)}."
-        for each in report["concepts_over_kl"]
-    ]
-    return [Text(counted), Text(along), *tables, *map(Text, gains)]

@@ -234,18 +234,11 @@ class QuestionCosts:
 
     def worth_at_bill(self, share: float) -> float:
         """Return the worth at which a share of the questions' bill is spent, as nearly as whole questions allow."""
-        return self._worth(self.paid, share)
-
-    def worth_at_recovered(self, share: float) -> float:
-        """Return the worth at which a share of the questions' excess loss is not kept, as nearly as they allow."""
-        return self._worth(self.excess, share)
-
-    def _worth(self, weights: Floats, share: float) -> float:
-        """Return the worth that sends questions of so much of the weight, the highest loss per price first."""
+        # The highest loss per price is sent first.
         ratios = self.told / self.expected
         order = np.argsort(-ratios, kind="stable")
         falling = ratios[order]
-        reached = np.concatenate([[0.0], np.cumsum(weights[order])]) / weights.sum()
+        reached = np.concatenate([[0.0], np.cumsum(self.paid[order])]) / self.paid.sum()
         # No cut-off stands between two questions of one ratio, and none sends what is expected to lose nothing.
         after = np.concatenate([falling[1:], [0.0]])
         parts = np.concatenate([[True], (falling > after) & (falling > 0.0)])

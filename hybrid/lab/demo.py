@@ -1,22 +1,18 @@
 """The demonstration: the small model alone, three hybrids and the large model on the same test problems.
 
 The laws, tested in ``tests/bench/test_demo.py``: one seed gives one JSON, without times, NaN or infinity; the shown
-answers follow a rule that is printed with them. ``tests/bench/test_calibration.py``: of a sweep over problems that are
-in neither the training nor the test split, the arm of a policy is chosen that has the highest RPI among those that cost
-less than the large model alone (among all, if none does), and the cheapest of equals. The look stands in
-``hybrid/cli/demo``.
+answers follow a rule that is printed with them. The look stands in ``hybrid/cli/demo``.
 """
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 from hybrid.lab.arms import LARGE, SMALL, Arm, Comparison, bill_to_json, estimate_to_json, fingerprints
 from hybrid.tasks import FAMILIES
 
-# Chosen on the calibration split (84 problems, seed 0) by `hybrid demo --calibrate`: all of kl's settings were as right
-# as the large model, and these the cheapest, at 0.89 of its bill. The threshold 0.02 is the preset's own.
+# Chosen on the calibration split (84 problems, seed 0; ``lab/NOTES.md``): all of kl's settings were as right as the
+# large model, and these the cheapest, at 0.89 of its bill. The threshold 0.02 is the preset's own.
 KL = Arm("kl", "kl", {"threshold": 0.7, "span": 128, "hold": 96})
 DOUBT = Arm("doubt", "doubt", {"entropy": 0.1, "threshold": 0.02})
 # As it is shipped: its score and its worth were chosen on the calibration split, too.
@@ -74,68 +70,4 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         "scoring_keeps_cache": comparison.plan.scoring_keeps_cache,
         "settings": {arm.name: dict(arm.choices) for arm in HYBRIDS},
         "degraded": {name: trial.num_degraded for name, trial in trials.items()},
-    }
-
-
-# ``hybrid demo --calibrate``: the sweep that chose the settings.
-
-THRESHOLDS, SPANS, HOLDS = (0.5, 0.7), (32, 128), (12, 48, 96)
-ENTROPIES = (0.03, 0.1, 0.3, 0.5)
-# What the demonstration has of it. Its auto has no settings of its own.
-SHIPPED = (KL, DOUBT)
-SWEEP = (
-    *(
-        Arm(f"kl {t:g}/{k}/{h}", "kl", {"threshold": t, "span": k, "hold": h})
-        for t, k, h in product(THRESHOLDS, SPANS, HOLDS)
-    ),
-    *(Arm(f"doubt {h:g}", "doubt", {**DOUBT.choices, "entropy": h}) for h in ENTROPIES),
-)
-SWEPT_ARMS = (SMALL, *SWEEP, LARGE)
-# Six of each family. Of the calibration split, which neither the models nor the demonstration see.
-NUM_SWEPT = 84
-
-
-def choose_arms(comparison: Comparison) -> dict[str, Arm]:
-    """Return the best arm of each hybrid policy. Over one pair of models, RPI orders arms as their right answers do."""
-    best: dict[str, Arm] = {}
-    for arm in SWEEP:
-        if _worth(comparison, arm) > _worth(comparison, best.setdefault(arm.policy, arm)):
-            best[arm.policy] = arm
-    return best
-
-
-def _worth(comparison: Comparison, arm: Arm) -> tuple[bool, int, int]:
-    """Rank an arm: cheaper than the large model alone first, then by right answers, then by the lower bill."""
-    trial, alone = comparison.trials[arm.name], comparison.trials[LARGE.name]
-    return trial.nanousd < alone.nanousd, trial.num_correct, -trial.nanousd
-
-
-def is_shipped(arm: Arm) -> bool:
-    """Whether an arm has the settings of one of the demonstration's."""
-    return any((arm.policy, arm.choices) == (ours.policy, ours.choices) for ours in SHIPPED)
-
-
-def sweep_to_json(comparison: Comparison) -> dict[str, Any]:
-    """Return plain data for ``json.dumps``: a row for each arm, and the chosen settings beside the shipped ones."""
-    return {
-        "tasks": len(comparison.problems),
-        "seed": comparison.plan.seed,
-        "scoring_keeps_cache": comparison.plan.scoring_keeps_cache,
-        "arms": [_row(comparison, name) for name in comparison.trials],
-        "chosen": {policy: dict(arm.choices) for policy, arm in choose_arms(comparison).items()},
-        "shipped": {arm.name: dict(arm.choices) for arm in SHIPPED},
-    }
-
-
-def _row(comparison: Comparison, name: str) -> dict[str, Any]:
-    trial = comparison.trials[name]
-    return {
-        "policy": trial.arm.policy,
-        "settings": dict(trial.arm.choices),
-        "correct": trial.num_correct,
-        "rpi": estimate_to_json(comparison.rpi(name)),
-        "cloud_token_share": round(trial.cloud_token_share, 4),
-        "requests": trial.num_requests,
-        "bill": bill_to_json(comparison, name),
-        "degraded": trial.num_degraded,
     }

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -240,41 +240,6 @@ def cheapest_bill(shares: Floats, bills: Floats, wanted: float | Floats) -> Floa
     return np.where(np.isnan(shares).any(axis=0), np.nan, best)
 
 
-def oracle_bill(resamples: Resamples, gains: Floats, bills: Floats, wanted: float, gap: Floats) -> Floats:
-    """Return what whole answers cost where it is known which of them help, the cheapest first, shape (1 + R,).
-
-    ``gains``, shape (N,): 1 where the cloud's answer is right and the local one is not; ``gap``, shape (1 + R,): right
-    answers between the models. The last answer is bought in part.
-    """
-    helped = np.flatnonzero(np.asarray(gains) > 0)
-    order = helped[np.argsort(bills[helped], kind="stable")]
-    drawn = resamples.counts[order]
-    reached, paid = np.cumsum(drawn, axis=0), np.cumsum(drawn * bills[order][:, None], axis=0)
-    found = np.empty(len(gap))
-    for column, aim in enumerate(np.maximum(wanted * gap, 0.0)):
-        found[column] = _at(reached[:, column], paid[:, column], aim)
-    return found
-
-
-def _at(reached: Floats, paid: Floats, aim: float) -> float:
-    """Read the bill where so many are reached, between two answers; infinite where never."""
-    if not reached.size or reached[-1] < aim:
-        return float(np.inf)
-    return float(np.interp(aim, np.concatenate([[0.0], reached]), np.concatenate([[0.0], paid])))
-
-
-def expected_calibration_error(chances: Floats, happened: Floats, num_bins: int = 10) -> float:
-    """Return the mean gap between a told chance and how often it happened, over bins of equal width, by their size.
-
-    >>> expected_calibration_error(np.array([0.2, 0.2, 0.9]), np.array([0.0, 1.0, 1.0]))
-    0.2333333333333333
-    """
-    bins = np.minimum((np.asarray(chances) * num_bins).astype(np.int64), num_bins - 1)
-    told = np.bincount(bins, chances, num_bins)
-    came = np.bincount(bins, happened, num_bins)
-    return float(np.abs(told - came).sum() / max(1, len(chances)))
-
-
 # Open text, where no answer is right or wrong: what is left of a loss, and what that cost.
 #
 # A loss is a number of nats by which one model judges a text; what is counted of an answer (its mean per token, its
@@ -295,50 +260,21 @@ def loss_shares(draws: Resamples, local: Floats, hybrid: Floats, cloud: Floats) 
     return draws.shares(-local, -hybrid, -cloud)
 
 
-def advantage(
-    local_losses: PerQuestion,
-    hybrid_losses: PerQuestion,
-    cloud_losses: PerQuestion,
-    bills: PerQuestion,
-    cloud_bills: PerQuestion,
-    *,
-    seed: int = 0,
-    num_resamples: int = 10_000,
-) -> Estimate | None:
-    """Return how far the recovered share lies above routing at random for the same bill: the share less the bill.
-
-    Shapes (N,) each. The bill is that of ``bill_ratio``; a question's losses and bills are drawn again together. None
-    where there is no recovered share. Raises ValueError for numbers that are not paired or not finite, and as
-    ``bill_ratio`` does.
-    """
-    losses, paid = _paired(local_losses, hybrid_losses, cloud_losses), _checked_bills(bills, cloud_bills)
-    if losses.shape[1] != paid.shape[1]:
-        msg = f"losses of {losses.shape[1]} questions beside bills of {paid.shape[1]}"
-        raise ValueError(msg)
-    if not losses.size:
-        return None
-    draws = _resamples(losses.shape[1], seed, num_resamples)
-    return estimate(loss_shares(draws, *losses) - ratio(*draws.sums(paid)))
-
-
 def bill_ratio(bills: PerQuestion, cloud_bills: PerQuestion, seed: int = 0, num_resamples: int = 10_000) -> Estimate:
     """Return the sum of the bills as a multiple of the cloud's, with its paired percentile-bootstrap interval.
 
     Shapes (N,), (N,), in any unit. Raises ValueError for bills that are not paired, not finite or negative, for a
     question that costs the cloud alone nothing, and for no question.
     """
-    paid = _checked_bills(bills, cloud_bills)
-    found = estimate(ratio(*_resamples(paid.shape[1], seed, num_resamples).sums(paid))) if paid.size else None
+    paid = _paired(bills, cloud_bills)
+    if (paid[0] < 0.0).any() or not (paid[1] > 0.0).all():
+        msg = "a bill is not negative, and the cloud's own is above 0"
+        raise ValueError(msg)
+    found = estimate(ratio(*Resamples(paid.shape[1], seed, num_resamples).sums(paid))) if paid.size else None
     if found is None:
         msg = "bills of no question have no ratio"
         raise ValueError(msg)
     return found
-
-
-@lru_cache(maxsize=2)
-def _resamples(num_questions: int, seed: int, num: int) -> Resamples:
-    """Return the same draws for every rule of a table."""
-    return Resamples(num_questions, seed, num)
 
 
 def _paired(*given: PerQuestion | ProblemScores) -> NDArray[np.float64]:
@@ -352,12 +288,3 @@ def _paired(*given: PerQuestion | ProblemScores) -> NDArray[np.float64]:
         msg = "a score, a loss or a bill that is not finite"
         raise ValueError(msg)
     return stacked
-
-
-def _checked_bills(bills: PerQuestion, cloud_bills: PerQuestion) -> NDArray[np.float64]:
-    """Return both as one array of shape (2, N)."""
-    paid = _paired(bills, cloud_bills)
-    if (paid[0] < 0.0).any() or not (paid[1] > 0.0).all():
-        msg = "a bill is not negative, and the cloud's own is above 0"
-        raise ValueError(msg)
-    return paid

@@ -6,16 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from study_records import design
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.errors import EngineError
+from hybrid.lab.arms import Arm
 from hybrid.lab.experiments.grid import GridRun, ModelPair, read_parts, run_grids
 from hybrid.lab.experiments.position_table import (
     Positions,
     weighted_auroc,
     weighted_quantile,
 )
-from hybrid.lab.experiments.trials import routed_grid
+from hybrid.lab.study.answers import answers_grids
 from hybrid.lab.study.own_questions import OwnQuestion
 from hybrid.tasks.assistant import QUESTIONS
 from hybrid.tasks.statistics import Resamples, auroc
@@ -23,11 +25,17 @@ from hybrid.tasks.statistics import Resamples, auroc
 SPANS = 4
 
 
+def spans_grid(questions, spans=SPANS, temperature=0.0):
+    """A study's grid: both models alone, and checks of so many tokens; None: none is run."""
+    arms = () if spans is None else (Arm("spans", "excess", {"threshold": 0.5, "span": spans}),)
+    [grid] = answers_grids(design({0: {"bundled": questions}}, arms, temperature=temperature))
+    return grid
+
+
 def bundled_run(folder, num=2, **more):
-    """The bundled pair under the name of another: it knows nothing of these questions, and answers all the same."""
+    """The bundled pair knows nothing of these questions, and answers all the same."""
     questions = tuple(replace(each, max_tokens=16) for each in QUESTIONS[:num])
-    grid = routed_grid("bundled", "q3", questions, spans=SPANS)
-    return GridRun((grid,), {"q3": ModelPair(BUNDLED_LOCAL, BUNDLED_CLOUD)}, folder, **more)
+    return GridRun((spans_grid(questions),), {"bundled": ModelPair(BUNDLED_LOCAL, BUNDLED_CLOUD)}, folder, **more)
 
 
 @pytest.fixture(scope="module")
@@ -70,15 +78,14 @@ def test_what_a_record_depends_on_names_it(tmp_path):
     run = bundled_run(tmp_path)
     questions = run.grids[0].questions
     grids = (
-        routed_grid("bundled", "q3", questions, 0.5, spans=SPANS),
-        routed_grid("bundled", "q3", questions, top_k=3, spans=SPANS),
-        routed_grid("bundled", "q3", questions, spans=SPANS + 1),
-        routed_grid("bundled", "q3", questions),
+        spans_grid(questions, temperature=0.5),
+        spans_grid(questions, SPANS + 1),
+        spans_grid(questions, None),
     )
     others = (
         replace(run, seed=1),
         *(replace(run, grids=(grid,)) for grid in grids),
-        replace(run, pairs={"q3": ModelPair(BUNDLED_CLOUD, BUNDLED_CLOUD)}),
+        replace(run, pairs={"bundled": ModelPair(BUNDLED_CLOUD, BUNDLED_CLOUD)}),
     )
     assert run.key((0, 0)) not in {other.key((0, 0)) for other in others}
     assert len({other.key((0, 0)) for other in others}) == len(others)
@@ -93,7 +100,7 @@ def test_a_corrected_grader_and_a_model_of_the_same_size_make_another_record(tmp
 
     def key(question):
         grid = replace(run.grids[0], questions=(question,))
-        return replace(run, grids=(grid,), pairs={"q3": ModelPair(model, BUNDLED_CLOUD, model)}).key((0, 0))
+        return replace(run, grids=(grid,), pairs={"bundled": ModelPair(model, BUNDLED_CLOUD, model)}).key((0, 0))
 
     keys = {key(OwnQuestion(**asked.model_dump(by_alias=True) | each)) for each in ({}, *more)}
     assert len(keys) == 1 + len(more)
@@ -106,7 +113,7 @@ def test_a_corrected_grader_and_a_model_of_the_same_size_make_another_record(tmp
 @pytest.mark.slow
 def test_what_a_child_cannot_do_is_one_sentence_and_no_child_is_left(tmp_path):
     run = bundled_run(tmp_path, check_share=0.0)
-    broken = replace(run, pairs={"q3": ModelPair(BUNDLED_LOCAL, tmp_path)})
+    broken = replace(run, pairs={"bundled": ModelPair(BUNDLED_LOCAL, tmp_path)})
     with pytest.raises(EngineError):
         run_grids(broken, lambda _: None)
     assert read_parts(tmp_path) == {}

@@ -1,4 +1,4 @@
-"""Labels are what a check tells, and controls know what they are said to know. Bundled pair."""
+"""Labels are what a check tells. Bundled pair."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ import pytest
 from cases import each_of
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
-from hybrid.defer import DraftSignals, LabelledDraft, LabelledQuestion
-from hybrid.lab.experiments.auto_suite import CONTROLS, fit_control
-from hybrid.lab.experiments.auto_trial import PRESETS
+from hybrid.lab.arms import Arm
 from hybrid.lab.experiments.grid import LOCAL
 from hybrid.lab.experiments.questions import draw_problems
 from hybrid.lab.experiments.trials import label, label_of_json, label_to_json
 from hybrid.lab.experiments.world import open_world
-from hybrid.tasks.statistics import auroc
 from hybrid.types import Sampling
 
-ONCE = next(arm for arm in PRESETS if arm.name == "once")
+ONCE = Arm("once", "once", {"threshold": 0.7})
 
 
 @pytest.fixture(scope="module")
@@ -62,37 +59,6 @@ def test_a_label_is_read_as_it_was_kept(labelled):
     for found, _, _ in each_of(labelled):
         again = label_of_json(json.loads(json.dumps(label_to_json(found))))
         assert label_to_json(again) == label_to_json(found)
-
-
-def draws(num, seed):
-    """Labels by a known law: an entropy above 1 is turned down in nine of ten cases, a lower one in one of ten."""
-    rng = np.random.default_rng(seed)
-    for _ in range(num):
-        highest, length = rng.uniform(0.0, 2.0), int(rng.integers(2, 40))
-        entropy = rng.uniform(0.0, 1.0, size=length) * highest
-        entropy[rng.integers(length)] = highest
-        ones = np.full(length, 0.5)
-        words = (7,) if highest > 1.0 else (9,)
-        signals = DraftSignals(words, 20, 0, np.arange(length), entropy, ones, ones / 2, np.log(ones), ended=True)
-        down = rng.uniform() < (0.9 if highest > 1.0 else 0.1)
-        yield LabelledQuestion(LabelledDraft(signals, 0 if down else None, np.full(length, 0.1)), length)
-
-
-@pytest.mark.parametrize("signal", CONTROLS)
-def test_a_control_tells_what_its_signal_tells(signal):
-    fitted = fit_control(signal, list(draws(600, 0)), "kl:0.7")
-    fresh = list(draws(600, 1))
-    down = np.array([each.draft.first_rejection is not None for each in fresh])
-    told = np.array([fitted.forecast(each.draft.signals).turned_down for each in fresh])
-    assert told.mean() == pytest.approx(down.mean(), abs=0.06)
-    telling = auroc(told, down)
-    assert telling < 0.6 if signal == "length" else telling > 0.8
-
-
-def test_a_control_tells_no_place():
-    fitted = fit_control("entropy", list(draws(50, 0)), "kl:0.7")
-    hazard = fitted.forecast(next(draws(1, 5)).draft.signals).hazard
-    assert np.ptp(hazard) == 0.0
 
 
 @pytest.mark.slow

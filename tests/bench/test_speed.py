@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from arithmetic import tolerance
 from cases import each, each_of
+from recurrent_shapes import TINY_RECURRENT
 from typer.testing import CliRunner
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
@@ -36,7 +37,7 @@ from hybrid.lab.speed.measure import (
     run_in_turn,
     wait_in_turn,
 )
-from hybrid.lab.speed.random_model import HALF_BILLION, TINY, TINY_RECURRENT, RandomModelShape, write_random_model
+from hybrid.lab.speed.random_model import HALF_BILLION, TINY, RandomModelShape, write_random_model
 from server_stub.__main__ import parser
 
 
@@ -179,8 +180,7 @@ def test_a_chain_of_each_depth_answers_in_a_process_of_its_own():
 
 def test_a_rejection_is_counted_with_states_and_without(tmp_path, monkeypatch):
     """Without them it reads the prompt of 500 tokens and the answer again."""
-    shapes = (TINY_RECURRENT["falcon-h1"], TINY_RECURRENT["mamba2"])
-    monkeypatch.setattr(engine, "SHAPES", [replace(shape, context=2048) for shape in shapes])
+    monkeypatch.setattr(engine, "SHAPES", [replace(TINY_RECURRENT[e], context=2048) for e in ("falcon-h1", "mamba2")])
     report = speed.run("recurrent", tmp_path, lambda _: None, 8)
     figures = [figure for figure in report.figures if figure.unit == "tokens"]
     assert [figure.value.high < 4 for figure in figures] == [True, False] * 2

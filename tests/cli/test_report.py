@@ -9,7 +9,6 @@ from cases import each
 from msgspec import structs
 
 from hybrid.cli.demo import report
-from hybrid.lab import demo
 from hybrid.lab.demo import ARMS, DOUBT, KL
 from hybrid.record.answer import Token
 from hybrid.report import LEGEND, provenance
@@ -90,18 +89,6 @@ def test_the_settings_are_told_as_the_flags_that_hybrid_ask_takes():
         assert report.settings(arm) in said
         assert all(re.search(rf"--{name}[ ,]", known) for name in arm.choices)
     assert "calibration split" in said
-
-
-def test_a_calibration_says_whether_the_demonstration_has_its_choice(compared):
-    right = {arm.name: "0" * 10 for arm in demo.SWEPT_ARMS} | {"large": "1" * 10}
-    shipped = next(arm for arm in demo.SWEEP if arm.policy == "doubt" and demo.is_shipped(arm))
-    other = next(arm for arm in demo.SWEEP if arm.policy == "kl" and not demo.is_shipped(arm))
-    found = compared(right | {other.name: "1" * 9 + "0", shipped.name: "1" * 10}, demo.SWEPT_ARMS)
-    kl, doubt = report.choice(found)
-    assert kl.startswith(f"kl: {report.settings(other)} has")
-    assert kl.endswith("THE DEMONSTRATION HAS OTHERS.")
-    assert doubt.startswith(f"doubt: {report.settings(shipped)} has")
-    assert doubt.endswith("the demonstration has these.")
 
 
 @each(

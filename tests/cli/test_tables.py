@@ -7,11 +7,9 @@ from io import StringIO
 from xml.etree import ElementTree as ET
 
 import pytest
-from cases import each_of
 from rich.console import Console
 
 from hybrid.cli.demo import report
-from hybrid.lab import demo
 from hybrid.lab.demo import HYBRIDS
 from hybrid.record.answer import Token
 from hybrid.report import Table, terminal
@@ -69,20 +67,6 @@ def test_a_failing_cloud_is_told_first_and_last(compared, answer):
     assert text.startswith("THE CLOUD FAILED in 10 answers (10 by kl)")
     assert text.count("THE CLOUD FAILED") == 2
     assert "gone [red]" in text
-
-
-def test_a_calibration_has_a_row_for_each_arm_and_marks_its_choices(compared):
-    right = {arm.name: "0" * 120 for arm in demo.SWEPT_ARMS} | dict.fromkeys(("large", "kl 0.5/128/48"), "1" * 120)
-    found = report.calibration(compared(right, demo.SWEPT_ARMS, split="calibration"))
-    lines = drawn(terminal.layout(found, colours=False), width=80).splitlines()
-    assert "…" not in "".join(lines), "80 columns are enough"
-    for arm in each_of(demo.SWEPT_ARMS):
-        assert sum(line.strip().startswith(f"{arm.name} ") for line in lines) == 1
-    assert [re.split("  +", line.strip())[0] for line in lines if line.rstrip().endswith("*")] == [
-        "kl 0.5/128/48",
-        "doubt 0.03",
-    ]
-    assert "THE DEMONSTRATION HAS OTHERS" in " ".join(lines)
 
 
 def test_a_table_is_shown_as_it_is_and_no_figure_is_cut_off_on_a_narrow_terminal():

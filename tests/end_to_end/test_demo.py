@@ -165,8 +165,8 @@ def test_a_terminal_sees_progress_and_colours(on_a_terminal):
         (["--html", "/no/such/folder/page"], "--html /no/such/folder/page: No such file"),
         (["--svg", "/"], "--svg /: not a file"),
         (["--html", "same", "--svg", "./same"], "name the same file"),
-        (["--calibrate", "--html", "page"], "--calibrate is none"),
-        (["--calibrate", "--tasks", "3"], "the fewest"),
+        (["--json", "--tasks", "3"], "the fewest"),
+        (["--calibrate"], "No such option"),
         (["--no-such-flag"], "No such option"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -211,12 +211,6 @@ def test_a_server_that_does_not_start_is_exit_4(invoke, monkeypatch, tmp_path):
     assert done.stderr == "hybrid: the bundled server did not start\n"
 
 
-def test_a_calibration_sweeps_and_chooses(invoke):
-    found = json.loads(invoke("--calibrate", "--json", "--tasks", "14").stdout)
-    assert [row["policy"] for row in found["arms"]] == ["local", *["kl"] * 12, *["doubt"] * 4, "cloud"]
-    assert set(found["chosen"]) == {"kl", "doubt"}
-
-
 def children(pid: int) -> list[Path]:
     """The processes that any of a process's threads has started, as Linux shows them."""
     lists = Path(f"/proc/{pid}/task").glob("*/children")
@@ -224,18 +218,15 @@ def children(pid: int) -> list[Path]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc to see child processes")
-@pytest.mark.parametrize("flags", [[], ["--json"], ["--calibrate"]], ids=" ".join)
+@pytest.mark.parametrize("flags", [[], ["--json"]], ids=" ".join)
 def test_ctrl_c_exits_130_and_leaves_neither_server_nor_file(bundled, tmp_path, flags):
     """The next arm is at work when the first one's line has come: there is something to interrupt."""
-    files = [] if flags == ["--calibrate"] else ["--html", "page.html", "--svg", "picture.svg"]
     process = subprocess.Popen(
-        [*COMMAND, "--tasks", "100", *flags, *files],
+        [*COMMAND, "--tasks", "100", *flags, "--html", "page.html", "--svg", "picture.svg"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
     )  # fmt: skip
     try:
-        assert process.stderr.readline() == "hybrid: small has answered 100 problems (1 of {})\n".format(
-            18 if flags == ["--calibrate"] else 5
-        )
+        assert process.stderr.readline() == "hybrid: small has answered 100 problems (1 of 5)\n"
         servers = children(process.pid)
         assert len(servers) == 1
         process.send_signal(signal.SIGINT)

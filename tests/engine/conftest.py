@@ -13,11 +13,12 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from recurrent_shapes import TINY_RECURRENT
 from scripted_engine import ScriptedEngine
 
 import hybrid
 from hybrid.engine.llama import Weights
-from hybrid.lab.speed.random_model import TINY_RECURRENT, write_random_model
+from hybrid.lab.speed.random_model import write_random_model
 from hybrid.prob import Dense
 
 BUNDLED = Path(hybrid.__file__).parent / "models" / "small.gguf"

@@ -10,10 +10,10 @@ import pytest
 from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recurrent_shapes import TINY_RECURRENT
 
 from hybrid.engine import Cursor, Interrupted, num_shared, recurrent
 from hybrid.engine.recurrent import STEP, least_useful
-from hybrid.lab.speed.random_model import TINY_RECURRENT
 from hybrid.prob import Dense
 
 RECURRENT = ("recurrent", "hybrid")  # Mamba, and Qwen3.5's kind

@@ -11,10 +11,11 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 from cases import each, each_of
+from recurrent_shapes import TINY_RECURRENT
 from scripted_engine import ScriptedEngine
 
 from hybrid.engine.llama import Weights
-from hybrid.lab.speed.random_model import TINY_RECURRENT, write_random_model
+from hybrid.lab.speed.random_model import write_random_model
 from hybrid.policy import PRESETS
 from hybrid.run import Finished, RequestSent, SpanDrafted
 

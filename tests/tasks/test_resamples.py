@@ -11,8 +11,6 @@ from hybrid.tasks.statistics import (
     Resamples,
     cheapest_bill,
     estimate,
-    expected_calibration_error,
-    oracle_bill,
     rpi,
 )
 
@@ -60,22 +58,3 @@ def test_no_mixture_of_the_ways_is_cheaper(wanted):
         found = cheapest_bill(shares[:, None], bills[:, None], wanted)[0]
         best = linprog(bills, A_ub=[-shares], b_ub=[-wanted], A_eq=[np.ones(5)], b_eq=[1.0])
         assert found == pytest.approx(best.fun if best.success else np.inf)
-
-
-def test_with_foresight_nothing_is_cheaper():
-    rng = np.random.default_rng(3)
-    resamples = Resamples(12, num=6)
-    for _ in range(10):
-        gains, bills = (rng.uniform(size=12) < 0.5).astype(float), rng.uniform(1, 9, size=12)
-        gap = resamples.sums(gains)
-        found = oracle_bill(resamples, gains, bills, 0.6, gap)
-        for column, drawn in each_of(enumerate(resamples.counts.T)):
-            best = linprog(drawn * bills, A_ub=[-drawn * gains], b_ub=[-0.6 * gap[column]], bounds=(0, 1))
-            assert found[column] == pytest.approx(best.fun)
-    assert oracle_bill(resamples, np.zeros(12), bills, 0.6, np.ones(7))[0] == np.inf
-
-
-def test_chances_that_come_true_have_no_calibration_error():
-    happened = np.repeat([1.0, 0.0, 0.0, 1.0], 5)
-    assert expected_calibration_error(np.full(20, 0.5), happened) == pytest.approx(0.0)
-    assert expected_calibration_error(np.full(20, 1.0), happened) == pytest.approx(0.5)

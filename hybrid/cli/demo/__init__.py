@@ -35,8 +35,6 @@ Examples:
 
   hybrid demo --html demo.html --svg demo.svg
 
-  hybrid demo --calibrate
-
   hybrid demo --real --svg real.svg
 
 Exit codes: 0 done, 1 output lost, 2 usage, 3 local model unusable, 4 server unusable, 130 interrupted (143 terminated).
@@ -50,7 +48,7 @@ def demo(
             "--tasks",
             "--n",
             "--num",
-            help="How many problems, of all kinds alike (70; --calibrate: 84; --real: 5).",
+            help="How many problems, of all kinds alike (70; --real: 5).",
             metavar="N",
         ),
     ] = None,
@@ -64,25 +62,18 @@ def demo(
         bool,
         typer.Option("--scoring-keeps-cache", help="Let checks read the server's prefix cache, as SGLang does."),
     ] = False,
-    calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Sweep the settings of kl and doubt on the calibration split instead.")
-    ] = False,
     real: Annotated[
         bool, typer.Option("--real", help="Let the real models answer questions to an assistant instead.")
     ] = False,
 ) -> None:
     """Show what the hybrids are worth on this machine."""
     with exit_codes():
-        if calibrate and real:
-            raise UsageError("--calibrate sweeps the bundled pair's settings, and --real is another pair")
-        if calibrate and (html or svg):
-            raise UsageError("--html and --svg show the demonstration, and --calibrate is none")
         for flag, path in (("--html", html), ("--svg", svg)):
             if path:
                 check_writable(flag, path)
         if html and svg and html.resolve() == svg.resolve():
             raise UsageError("--html and --svg name the same file")
-        demonstrate = _calibrate if calibrate else _demonstrate_real if real else _demonstrate
+        demonstrate = _demonstrate_real if real else _demonstrate
         shown, found = demonstrate(tasks, seed, keeps_cache=scoring_keeps_cache)
         told = json.dumps(found, ensure_ascii=False, allow_nan=False) if as_json else None
         print_report("hybrid demo", shown, told, html=html, svg=svg)
@@ -111,16 +102,6 @@ def _demonstrate_real(tasks: int | None, seed: int, *, keeps_cache: bool) -> tup
         run = room.compare_real(count, seed, keep_cache=keeps_cache, report_answer=report_answer, report_build=tell)
         found = asyncio.run(run)
     return report.real_demonstration(found), room.real_to_json(found)
-
-
-def _calibrate(tasks: int | None, seed: int, *, keeps_cache: bool) -> tuple[Document, dict[str, Any]]:
-    from hybrid.cli.demo import report  # noqa: PLC0415
-    from hybrid.lab import demo as room  # noqa: PLC0415
-    from hybrid.lab.arms import Plan  # noqa: PLC0415
-
-    plan = Plan(room.NUM_SWEPT if tasks is None else tasks, "calibration", seed, keeps_cache)
-    comparison = _compare(room.SWEPT_ARMS, plan)
-    return report.calibration(comparison), room.sweep_to_json(comparison)
 
 
 def _compare(arms: Sequence[Arm], plan: Plan) -> Comparison:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from hybrid.lab import real_demo
 from hybrid.lab.arms import LARGE, PRICE, SMALL, Arm, Comparison, Trial
-from hybrid.lab.demo import HOW_CHOSEN, HYBRIDS, choose_arms, is_shipped, pick_examples
+from hybrid.lab.demo import HOW_CHOSEN, HYBRIDS, pick_examples
 from hybrid.lab.real_demo import RealComparison
 from hybrid.record.answer import Answer, Token
 from hybrid.report import AnswerTokens, Block, Heading, Table, Text, Tokens, provenance
@@ -85,25 +85,6 @@ def introduction(trials: Mapping[str, Trial], how_chosen: str) -> list[Block]:
     failed = warning(trials)
     alarm = [Text(failed, "alarm")] if failed else []
     return [Heading(HEADLINE, 1, page_only=True), *alarm, Text(f"Shown: {how_chosen}.", "faint")]
-
-
-def calibration(comparison: Comparison) -> list[Block]:
-    """Return a row for each arm, and what a calibration would choose."""
-    best = {arm.name for arm in choose_arms(comparison).values()}
-    named, correct, share, *_, ratio = COLUMNS
-    rows = []
-    for name in comparison.trials:
-        _, *cells = row(comparison, name)
-        rpi = "" if name in {SMALL.name, LARGE.name} else interval(comparison.rpi(name))
-        rows.append((name, cells[0], rpi, cells[1], cells[-1], "*" if name in best else ""))
-    failed = warning(comparison.trials)
-    return [
-        *([Text(failed, "alarm")] if failed else []),
-        Table("", (named, correct, "RPI (95 %\ninterval)", share, ratio, ""), rows),
-        *(Text(f"* {said}") for said in choice(comparison)),
-        Text(),
-        *(Text(said, "faint") for said in (about_rpi(comparison), *notes(comparison))),
-    ]
 
 
 def row(comparison: Comparison, name: str) -> tuple[str, ...]:
@@ -207,8 +188,8 @@ def about_settings() -> str:
     """Say what the demonstration's arms were set to, and why."""
     arms = "; ".join(f"{arm.name}: {settings(arm)}" for arm in HYBRIDS)
     return (
-        f"Settings: {arms}. Chosen on the calibration split, those of kl and doubt among those of hybrid demo "
-        "--calibrate; doubt's threshold is the policy's own, and so is all of auto."
+        f"Settings: {arms}. Those of kl and doubt were chosen on the calibration split; doubt's threshold is the "
+        "policy's own, and so is all of auto."
     )
 
 
@@ -228,15 +209,6 @@ def warning(trials: Mapping[str, Trial]) -> str | None:
         f"THE CLOUD FAILED in {sum(failed.values())} answers ({counts}): the local model finished them, "
         f"and these figures are not what the arms can do. First reason: {reason}"
     )
-
-
-def choice(comparison: Comparison) -> list[str]:
-    """Say what a calibration would choose, and whether the demonstration does."""
-    return [
-        f"{policy}: {settings(arm)} has the highest RPI below the large model's bill; "
-        + ("the demonstration has these." if is_shipped(arm) else "THE DEMONSTRATION HAS OTHERS.")
-        for policy, arm in choose_arms(comparison).items()
-    ]
 
 
 def answer_tokens(heading: str, verdict: str, answer: Answer, excess_nats: Sequence[float] = ()) -> AnswerTokens:

@@ -1,4 +1,4 @@
-"""An engine that decodes no prefix twice.
+"""An engine that decodes no prefix twice, and a score that reads no draft twice.
 
 Many rules read the same text: what the cloud wrote, what the local model drafted. The rows of a prefix are kept as they
 came first, so a rule that comes later reads them for nothing.
@@ -12,10 +12,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from hybrid.engine import NO_ARGS, Engine, Interrupted, IsCancelled, ThoughtMarks, num_shared
+from hybrid.defer import DraftSignals, Forecast, KeptScore, QuestionForecast, Score, ScoreWrapper, score_to_json
+from hybrid.defer.signals import OF_TOKENS
+from hybrid.engine import NO_ARGS, Interrupted, IsCancelled, ThoughtMarks, num_shared
+from hybrid.engine.llama import LlamaEngine
 from hybrid.engine.port import MEND_CONTEXT, Logits, never
 from hybrid.errors import ContextOverflow
 from hybrid.types import Ids, Message, TemplateArg
@@ -29,13 +34,14 @@ class MemoEngine:
 
     has_exact_rewind = True
 
-    def __init__(self, engine: Engine, max_rows: int = MAX_ROWS) -> None:
+    def __init__(self, engine: LlamaEngine, max_rows: int = MAX_ROWS) -> None:
         """Take an engine that nobody else drives, and how many rows are kept: those that were read last."""
         self._engine = engine
         self._max_rows = max_rows
         self._rows: OrderedDict[Ids, Logits] = OrderedDict()
         self._ids: Ids = ()
         self._rendered: dict[tuple[Message, ...], Ids] = {}
+        self.weights = engine.weights
         self.num_tokens, self.end_ids, self.num_context = engine.num_tokens, engine.end_ids, engine.num_context
         self.together: int | None = None
         """Tokens at the beginning that are decoded at once, those after them one by one; None: all as they come."""
@@ -133,3 +139,35 @@ class MemoEngine:
         if self.together is None:
             return (end,)
         return range(min(max(self.together, start + 1), end), end + 1)
+
+
+@dataclass
+class CachedScore(ScoreWrapper):
+    """A score that forecasts each draft of a question once, however often its signals are read."""
+
+    kind: ClassVar[str] = "kept"
+    score: Score
+    _drafts: dict[tuple[Any, ...], Forecast] = field(default_factory=dict)
+    _questions: dict[tuple[tuple[int, ...], int], QuestionForecast] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the score's own plain data, its kind among it."""
+        return score_to_json(cast(KeptScore, self.score))
+
+    def forecast(self, signals: DraftSignals) -> Forecast:
+        """Forecast a draft."""
+        numbers = [getattr(signals, name) for name in ("tokens", *OF_TOKENS)]
+        if (said := signals.critic) is not None:
+            numbers += (said.kl, said.logprob)
+        own = (signals.words, signals.prompt_tokens, signals.shown, signals.ended)
+        key = (*own, signals.last_divergence, signals.divergence_age, *(each.tobytes() for each in numbers))
+        if key not in self._drafts:
+            self._drafts[key] = self.score.forecast(signals)
+        return self._drafts[key]
+
+    def before(self, words: tuple[int, ...], prompt_tokens: int) -> QuestionForecast:
+        """Forecast from the question alone."""
+        key = words, prompt_tokens
+        if key not in self._questions:
+            self._questions[key] = self.score.before(words, prompt_tokens)
+        return self._questions[key]

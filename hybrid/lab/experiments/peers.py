@@ -32,9 +32,9 @@ from hybrid.defer import (
 from hybrid.defer.features import draft_numbers, question_numbers
 from hybrid.defer.logistic import sigmoid
 from hybrid.defer.signals import mean_surprise
-from hybrid.lab.experiments.auto_trial import CachedScore
 from hybrid.lab.experiments.frame import SETTINGS, Frame, TokenPrices, ask_prices, bills, column
 from hybrid.lab.experiments.grid import Record
+from hybrid.lab.experiments.memo import CachedScore
 from hybrid.lab.experiments.trials import labelled_question
 from hybrid.policy.explanation import plan_bill
 from hybrid.policy.plan import UNKNOWN_WORTH, WORTH, DraftPlan, Worth

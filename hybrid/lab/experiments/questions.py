@@ -24,16 +24,10 @@ from hybrid.tasks.problem import Wording
 
 Half: TypeAlias = Literal["calibration", "test"]
 Asked = TypeVar("Asked", bound=GradedQuestion)
-# The real models: a reference, and what is made of it; a pair is called by the local one.
-REFERENCE = "real"
-PAIRS = {"q3": "real:q3", "d2": "real:d2", "d4": "real:d4"}
 # Problems of the calibration split that scores are fitted on: so many of each family, drawn with this seed.
 NUM_FITTED, FITTED_SEED = 80, 0
 # The divergence that turns a token down: the demonstration's.
 THRESHOLD = 0.7
-# So many a family are tried; the table is made of the first seed, and families are pooled over all.
-NUM_TRIED = 50
-SEEDS = (1, 0, 2)
 
 
 @dataclass(frozen=True)
@@ -188,7 +182,7 @@ NUM_DRAWN = 3
 # The most labels that a score is fitted to; dials are set on the questions after them.
 NUM_LABELS, NUM_REAL_LABELS = 1000, 100
 # The real pair: the smaller of the two local models, and the reference.
-REAL_MODELS = PAIRS["d2"], REFERENCE
+REAL_MODELS = "real:d2", "real"
 # The bundled pair's questions: so many a family of either half, the test half drawn with a seed of its own.
 NUM_DIALS, NUM_TEST, TEST_SEED = 60, 100, 61
 

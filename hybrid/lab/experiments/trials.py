@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.defer import CriticNumbers, DraftSignals, LabelledDraft, LabelledQuestion, word_buckets
+from hybrid.defer import CriticNumbers, DraftSignals, LabelledDraft, LabelledQuestion
 from hybrid.defer.signals import OF_TOKENS
 from hybrid.lab.arms import Arm
 from hybrid.lab.experiments.frame import counted
@@ -29,14 +29,10 @@ from hybrid.policy.judges import DraftedSpan
 from hybrid.policy.requests import PendingToken
 from hybrid.prob import Dense
 from hybrid.record.conversation import words_of
-from hybrid.tasks.assistant import AssistantQuestion
 from hybrid.types import Ids, Sampling
 
 TOP_K = 20
 OF_CRITIC = ("kl", "logprob")
-SPANS = "spans"
-# What other orders of questions are made of (``orders.py``).
-DOUBTS = ("logprob", "entropy")
 
 
 async def answer_arms(
@@ -78,16 +74,6 @@ def answer_record(world: World, answered: WorldAnswer, question: GradedQuestion)
     }
 
 
-def signals_of(world: World, question: str, drafted: WorldAnswer) -> DraftSignals:
-    """Return what is known of a local answer as one draft. The token that ended it is the likeliest such."""
-    text, ended = drafted.ids, drafted.ended
-    rows = world.rows(drafted.prompt, text)[0] if text else []
-    if ended:
-        last, ends = world.local_row(drafted.prompt + text), np.array(sorted(world.local.end_ids))
-        rows, text = [*rows, last], (*text, int(ends[np.argmax(last.logits[ends])]))
-    return DraftSignals.of_rows(word_buckets(question), len(drafted.prompt), 0, text, rows, ended=ended)
-
-
 def signals_to_json(signals: DraftSignals) -> dict[str, Any]:
     """Return a first draft's signals as plain data, without the question's."""
     numbers = {name: getattr(signals, name).tolist() for name in ("tokens", *OF_TOKENS)}
@@ -102,11 +88,6 @@ def signals_of_json(
     entropy, top, second, logprob = (np.array(told[name], dtype=np.float64) for name in OF_TOKENS)
     ended = told["ended"]
     return DraftSignals(words, prompt_tokens, 0, tokens, entropy, top, second, logprob, ended=ended, critic=critic)
-
-
-def recorded_signals(record: Mapping[str, Any]) -> DraftSignals:
-    """Read the signals of a record's draft."""
-    return signals_of_json(record["signals"], word_buckets(record["text"]), record["prompt_tokens"])
 
 
 def label(world: World, question: str, drafted: WorldAnswer, threshold: float) -> LabelledDraft:
@@ -166,51 +147,6 @@ def labelled_question(record: Mapping[str, Any]) -> LabelledQuestion:
 
 
 # The grids: what each tries with a question, and all that its record depends on.
-
-
-def routed_grid(
-    name: str,
-    pair: str,
-    questions: Sequence[AssistantQuestion],
-    temperature: float = 0.0,
-    top_k: int = 0,
-    spans: int | None = None,
-) -> Grid:
-    """Return open text for a planner to decide about: both texts, and checks of ``spans`` tokens; None: none is run."""
-    # Half a nat holds 96 % of all excess in a quarter of the tokens (a study of the real pairs).
-    short = () if spans is None else (Arm(SPANS, "excess", {"threshold": 0.5, "span": spans}),)
-    arms = (CLOUD, LOCAL, *short)
-    content = ("routed", (temperature, top_k), arms_to_json(arms))
-    trial = partial(try_routing, arms, spans)
-    return Grid(name, pair, tuple(questions), trial, content, len(arms), arms, temperature, top_k)
-
-
-async def try_routing(
-    arms: tuple[Arm, ...], spans: int | None, world: World, question: Any, sampling: Sampling, check: CheckAnswer
-) -> Record:
-    """Let both models answer a question; keep the draft's signals."""
-    answers = await answer_arms(world, question, arms, sampling, check)
-    drafted = answers[LOCAL.name]
-    records = {name: answer_record(world, answered, question) for name, answered in answers.items()}
-    signals = signals_of(world, question.text, drafted)
-    records[LOCAL.name] |= {name: float(getattr(signals, name)[: len(drafted.ids)].sum()) for name in DOUBTS}
-    own = {"text": question.text, "kind": question.kind, "seed": sampling.seed, "prompt_tokens": len(drafted.prompt)}
-    return own | {"spans": spans, "signals": signals_to_json(signals), "arms": records}
-
-
-def label_grid(pair: str, questions: Sequence[GradedQuestion], threshold: float) -> Grid:
-    """Return questions whose greedy drafts are labelled by the judge of ``once`` at a threshold in nats."""
-    return Grid("labels", pair, tuple(questions), partial(try_label, threshold), ("label", threshold), 2)
-
-
-async def try_label(
-    threshold: float, world: World, question: GradedQuestion, sampling: Sampling, check: CheckAnswer
-) -> Record:
-    """Label one question."""
-    answers = await answer_arms(world, question, (LOCAL, CLOUD), sampling, check)
-    labelled, cloud = label(world, question.text, answers[LOCAL.name], threshold), answers[CLOUD.name]
-    own = {"text": question.text, "cloud_tokens": len(cloud.ids) + cloud.ended}
-    return own | {"draft": label_to_json(labelled)}
 
 
 def teaching_grid(

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from hybrid.engine import Cursor, Engine, Worker
 from hybrid.engine.llama import Weights
 from hybrid.lab.arms import PRICE, Arm
 from hybrid.lab.experiments.memo import MemoEngine
-from hybrid.partitions.partition_file import no_partition
+from hybrid.partitions.partition_file import load_partition
 from hybrid.policy.planning import Planner
 from hybrid.prob import UNMEASURED, Dense, Floats, Partition, TopK, warp
 from hybrid.record.answer import Answer
@@ -115,10 +116,8 @@ class World:
         self._remote = MemoCloud(cloud)
         account = Account(Price.parse(PRICE), MemoryLedger())
         self._planners = ArmPlanners()
-        self.partition: Partition | None = None
-        """Which tokens say the same; set before the first answer, where a rule asks."""
         self._client = AsyncClient(
-            replace(with_critic([(local, worker)], critic), partition=self._read_partition),
+            with_critic([(local, worker)], critic),
             self._connect,
             account,
             world_settings(),
@@ -186,9 +185,6 @@ class World:
     async def _connect(self, asked_at: float) -> tuple[MemoCloud, Capabilities]:  # noqa: ARG002  (the port's shape)
         return self._remote, await self._remote.connect("", ())
 
-    def _read_partition(self) -> Partition:
-        return no_partition() if self.partition is None else self.partition
-
     def _recorded(self, settled: dict[str, RequestSettled]) -> tuple[RecordedRequest, ...]:
         """Return the requests in the order in which they were sent; what was settled tells what each was charged."""
         known = ((settled[name], sent) for name, sent in self._remote.sent.items())
@@ -202,7 +198,16 @@ class World:
 def with_critic(contexts: Sequence[tuple[Engine, Worker]], critic: Engine | None) -> LocalModel:
     """Return a local model of one context, with a critic beside it, where there is one."""
     others = {} if critic is None else {CRITIC: FurtherModel([critic], UNMEASURED)}
-    return LocalModel(contexts, UNMEASURED, others=others, critic=None if critic is None else CRITIC)
+    partition = partial(_kept_partition, contexts[0][0])
+    return LocalModel(
+        contexts, UNMEASURED, others=others, critic=None if critic is None else CRITIC, partition=partition
+    )
+
+
+def _kept_partition(engine: Engine) -> Partition:
+    """Read which tokens say the same, as it is kept for a context's vocabulary. Raises UsageError where nothing is."""
+    weights: Weights = engine.weights  # type: ignore[attr-defined]  # a context of llama.cpp, or a memo over one
+    return load_partition(None, weights.vocabulary_digest, weights.num_tokens)
 
 
 class ArmPlanners:

@@ -64,16 +64,6 @@ TINY = RandomModelShape(width=64, hidden=128, layers=1, heads=1, kv_heads=1)
 # As Falcon-H1 0.5B and Mamba2 370M, but for the vocabulary of the latter (50k).
 FALCON = RandomModelShape(32_784, 1024, 2048, 36, 8, 2, 16_384, "falcon-h1", 1536, 128, 24, head=64)
 MAMBA = RandomModelShape(32_784, 1024, 0, 48, 0, 0, 16_384, "mamba2", 2048, 128, 32)
-# One of each architecture that keeps a state, with next to no weights; LFM2 with a window and without.
-_STATEFUL = RandomModelShape(288, 32, 64, 4, 2, 1, 1024, "granitehybrid", 64, 16, 4, head=16)
-_LFM2 = replace(_STATEFUL, architecture="lfm2", inner=0, state=0, state_heads=0, kernel=3)
-TINY_RECURRENT = {
-    "mamba2": replace(_STATEFUL, architecture="mamba2", layers=2, hidden=0, heads=0, kv_heads=0),
-    "falcon-h1": replace(_STATEFUL, architecture="falcon-h1", layers=2),
-    "granitehybrid": _STATEFUL,
-    "lfm2": _LFM2,
-    "lfm2-window": replace(_LFM2, window=8),
-}
 
 
 def write_random_model(

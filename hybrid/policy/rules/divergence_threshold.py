@@ -57,11 +57,11 @@ _ARGUMENTS: dict[MeasureName, str] = {
 # Half a nat: on the prototype pair 8-token spans at this threshold recovered 0.97 of the gap between the models.
 THRESHOLD = NumberRange(0.5, "a threshold in nats")
 # A check is paid by its prefix, whatever its span: on the bundled pair's calibration split, without a prefix cache,
-# longer spans and blocks cost less (lab/README.md; `hybrid demo --calibrate`); shorter ones show text sooner.
+# longer spans and blocks cost less (lab/NOTES.md); shorter ones show text sooner.
 KL_SPAN = 32
 LEAD = 8
 # On the calibration split doubt has 64 of 84 problems right (the local model alone 49), at the lowest bill of the
-# entropies that were tried (lab/README.md). On the first pair, unsure wherever it was wrong, it had nearly all right.
+# entropies that were tried (lab/NOTES.md). On the first pair, unsure wherever it was wrong, it had nearly all right.
 ENTROPY = NumberRange(0.5, "an entropy in nats")
 HANDBACK = NumberRange(0.02, "a threshold in nats")
 HANDBACK_AFTER = 2
