@@ -51,7 +51,7 @@ def test_every_question_is_answered_once_by_all_arms_whichever_process_took_it(r
     [records] = found
     assert [record["text"] for record in records] == [each.text for each in run.grids[0].questions]
     assert all(list(record["arms"]) == ["cloud", "local", "spans"] for record in records)
-    assert len(list(run.folder.glob("part-*.jsonl"))) == 2
+    assert 1 <= len(list(run.folder.glob("part-*.jsonl"))) <= 2  # a loaded machine lets one take all
     assert len(told) == 4
     assert "about 0 min left" in told[-1]
     checked = [each for record in records for each in record["checked"]]

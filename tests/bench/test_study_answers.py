@@ -26,15 +26,13 @@ from hybrid.lab.study.cases import (
     answers_report,
 )
 from hybrid.lab.study.own_questions import OwnQuestion
+from hybrid.lab.study.recovery import COIN, first_table, recovery_document
 from hybrid.lab.study.threshold import (
-    COIN,
     LOSS,
     LOSS_SECTION,
     RIGHT,
     THRESHOLD_SECTION,
     area_under,
-    first_table,
-    recovery_document,
     recovery_grids,
     recovery_report,
     ways_of,

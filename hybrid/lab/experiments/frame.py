@@ -143,6 +143,17 @@ Answers: TypeAlias = Sequence[Mapping[str, Any]]
 """One arm's answers to N questions, in their order, from the records."""
 
 
+def answers_of(records: Sequence[Mapping[str, Any]], arm: str) -> Answers:
+    """Return an arm's answers."""
+    return [record["arms"][arm] for record in records]
+
+
+def cloud_share(answers: Answers) -> float:
+    """Return the share of the shown tokens that the cloud wrote."""
+    shown = sum(each["tokens"] for each in answers)
+    return round(float(sum(each["cloud_tokens"] for each in answers) / max(1, shown)), 4)
+
+
 def column(answers: Answers, name: str) -> Floats:
     """Return a number of each answer, shape (N,)."""
     return np.array([each[name] for each in answers], dtype=np.float64)

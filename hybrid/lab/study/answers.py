@@ -52,7 +52,8 @@ def answers_grids(design: Design) -> tuple[grid.Grid, ...]:
         for pair, files in design.pairs.items():
             known = None
             if weighing and isinstance(files, grid.ModelPair):
-                known = calibration_for(identify(files.local), files.cloud.stem, shipped_only=True)
+                critic = None if files.critic is None else identify(files.critic)
+                known = calibration_for(identify(files.local), files.cloud.stem, critic=critic, shipped_only=True)
             planner = calibrated_planner(known, ask_prices(tariff.setting, tariff.prices)) if weighing else None
             weighed = (tariff.name, known is not None) if weighing else None
             content = ("answers", design.temperature, grid.arms_to_json(arms), weighed)

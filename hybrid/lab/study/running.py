@@ -22,9 +22,9 @@ from hybrid.lab.experiments.frame import agreement
 from hybrid.lab.experiments.grid import CLOUD, LOCAL, GradedQuestion, Grid, GridRun, Record, Unit, read_parts
 from hybrid.lab.study.design import Design, Pair, Power, within
 from hybrid.lab.study.endpoint import EndpointPair
+from hybrid.lab.study.recovery import first_table
 from hybrid.lab.study.section import Section
 from hybrid.lab.study.sections import sections_of
-from hybrid.lab.study.threshold import first_table
 from hybrid.policy.choices import SPAN
 from hybrid.report import Document, Heading, Text
 from hybrid.spend import as_usd
