@@ -15,7 +15,7 @@ import numpy as np
 
 from hybrid.engine import Cursor
 from hybrid.lab.arms import Arm
-from hybrid.lab.experiments.grid import CLOUD, LOCAL, CheckAnswer, Grid, Record, arms_to_json
+from hybrid.lab.experiments.grid import CLOUD, LOCAL, CheckAnswer, GradedQuestion, Grid, Record, arms_to_json
 from hybrid.lab.experiments.memo import MemoEngine
 from hybrid.lab.experiments.position_table import compare_rows
 from hybrid.lab.experiments.trials import answer_arms, spent_record
@@ -57,17 +57,19 @@ TextReading: TypeAlias = dict[str, Any]
 
 
 def rows_grids(design: Design) -> tuple[Grid, ...]:
-    """Return each pair's questions, each once, to be read along both greedy texts.
-
-    Options: ``temperatures``; ``read``, so many questions of each seed.
-    """
+    """Return each pair's questions, to be read along both greedy texts; option ``temperatures``."""
     temperatures = tuple(np.atleast_1d(design.options.get("temperatures", TEMPERATURES)).tolist())
     content, trial = ("rows", TOP_KS, temperatures, arms_to_json(ARMS)), partial(try_rows, temperatures)
     num = len(ARMS) + 2 * len(TEXTS)  # either model reads a text twice
+    asked = read_questions(design)
+    return tuple(Grid(f"rows of {pair}", pair, each, trial, content, num, ARMS) for pair, each in asked.items())
+
+
+def read_questions(design: Design) -> dict[str, tuple[GradedQuestion, ...]]:
+    """Return each pair's questions, each once; option ``read``: so many of each seed."""
     most = int(design.options["read"]) if "read" in design.options else None
     drawn = {pair: [e for of in design.drawn.values() for e in of[pair][:most]] for pair in design.pairs}
-    asked = {pair: tuple({each.text: each for each in own}.values()) for pair, own in drawn.items()}
-    return tuple(Grid(f"rows of {pair}", pair, each, trial, content, num, ARMS) for pair, each in asked.items())
+    return {pair: tuple({each.text: each for each in own}.values()) for pair, own in drawn.items()}
 
 
 async def try_rows(

@@ -8,6 +8,7 @@ from hybrid.errors import UsageError
 from hybrid.lab.study.adaptive import ADAPTIVE_SECTION
 from hybrid.lab.study.cases import ANSWERS_SECTION, CASES_SECTION
 from hybrid.lab.study.chains import CHAINS_SECTION
+from hybrid.lab.study.concepts import CONCEPTS_SECTION
 from hybrid.lab.study.design import Design, check_known
 from hybrid.lab.study.endpoint import EndpointPair
 from hybrid.lab.study.exploration import EXPLORATION_SECTION
@@ -26,6 +27,7 @@ SECTIONS: Mapping[str, Section] = {
         EXPLORATION_SECTION,
         ADAPTIVE_SECTION,
         CHAINS_SECTION,
+        CONCEPTS_SECTION,
     )
 }
 
