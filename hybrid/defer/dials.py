@@ -162,7 +162,7 @@ def _evidence(chance: float, *, turned_down: bool) -> float:
 # (``tests/defer/test_pacing.py``): it falls as more is spent and rises as the day goes on; a spending in step with the
 # day changes nothing.
 
-# Tried on days with a burst (``hybrid bench auto --pacing``).
+# Tried on days with a burst (``bench auto --pacing`` of commit d42d7f6).
 EXPONENT = 2.0
 LEAST, MOST = 1e-3, 1e3
 

@@ -141,7 +141,7 @@ class UninformedScore:
 # every bit.
 
 # Chosen on the bundled pair's calibration questions, by log-loss at 60 to 900 labels and by what streams of 600 cost
-# (``hybrid bench auto --online``). The pull to zero of a word, of the bias and of a statistic, and what a calibration
+# (``bench auto``, commit d42d7f6). The pull to zero of a word, of the bias and of a statistic, and what a calibration
 # adds to them: a word's by each question with it, the others' by each question.
 WORD_PULL, BIAS_PULL, STATISTIC_PULL = 1.0, 0.1, 2.0
 WORD_PULL_BY_QUESTION, PULL_BY_QUESTION = 0.3, 1.0 / 56.0

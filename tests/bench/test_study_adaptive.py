@@ -123,6 +123,15 @@ def test_where_the_gap_between_the_models_may_be_chance_no_share_is_told():
     assert report["summary"][0].endswith("The gap between the models is not clear.")
 
 
+def test_ungraded_questions_are_left_out_where_some_are_graded():
+    graded, unknown = records(20, [0.5] * 7, [0.1] * 7), records(3, [9.0] * 7, [0.9] * 7)
+    for arm in each_of(each for record in unknown for each in record["arms"].values()):
+        arm["right"] = None
+    found = [ADAPTIVE_SECTION.report(DESIGN, [GRID], [each]) for each in (graded, graded + unknown)]
+    assert found[0] == found[1]
+    assert found[0]["parts"][0]["arms"][0]["share"]["value"] is not None
+
+
 def test_the_report_shows_every_arm_and_both_curves():
     shown = ADAPTIVE_SECTION.document(ADAPTIVE_SECTION.report(DESIGN, [GRID], [records(20, [0.5] * 7, [0.1] * 7)]))
     arms, curve = (block for block in shown if isinstance(block, Table))

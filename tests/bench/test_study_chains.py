@@ -127,11 +127,11 @@ def test_the_expected_length_is_that_of_an_enumeration():
         share = 1.0 - np.abs(target - draft).sum() / 2
         seen = chances_of_lengths(EXACT, target, draft, size, 3) @ np.arange(size + 1.0)
         full = expected_length(np.array([share]), np.ones((size, 1)), np.ones(1))
-        assert 1.0 + seen == pytest.approx(full[0], abs=1e-6)
-        assert full[0] == pytest.approx(tokens_shown(share, size + 1)[-1])
+        assert seen == pytest.approx(full[0], abs=1e-6)
+        assert 1.0 + full[0] == pytest.approx(tokens_shown(share, size + 1)[-1])
     # Of two checks one has two tokens and one has three.
     mixed = expected_length(np.array([0.5]), np.array([[2.0], [2.0], [1.0]]), np.array([2.0]))
-    assert mixed[0] == pytest.approx(np.mean([tokens_shown(0.5, each)[-1] for each in (3, 4)]))
+    assert 1.0 + mixed[0] == pytest.approx(np.mean([tokens_shown(0.5, each)[-1] for each in (3, 4)]))
 
 
 def test_what_stands_is_what_the_answer_counts_and_the_greedy_prediction_there_is_the_count_itself():
@@ -214,7 +214,7 @@ def test_shares_lengths_and_differences_are_those_of_a_second_hand():
         observed = sum(each["accepted"] for each in own) / judged
         assert (row["questions"], row["judged"]) == (9, judged)
         assert row["observed"]["value"] == pytest.approx(observed, abs=1e-4)
-        length = 1.0 + sum(each["accepted"] for each in own) / checks
+        length = sum(each["accepted"] for each in own) / checks
         assert row["length"]["observed"]["value"] == pytest.approx(length, abs=1e-4)
         shares = {name: sum(e[name][0] for e in of) / sum(e[name][1] for e in of) for name in ("cloud", "local")}
         shares["itself"] = sum(each["itself"] for each in own) / judged
@@ -222,7 +222,7 @@ def test_shares_lengths_and_differences_are_those_of_a_second_hand():
             assert row[source]["predicted"]["value"] == pytest.approx(share, abs=1e-4)
             assert row[source]["less"]["value"] == pytest.approx(share - observed, abs=1e-4)
             assert row[source]["less"]["low"] <= row[source]["less"]["value"] <= row[source]["less"]["high"]
-            expected = 1.0 + sum(share ** (i + 1) * e["reach"][i] for e in own for i in range(row["span"])) / checks
+            expected = sum(share ** (i + 1) * e["reach"][i] for e in own for i in range(row["span"])) / checks
             assert row["length"][source]["value"] == pytest.approx(expected, abs=1e-4)
         for source in ("cloud", "local"):
             shares = [e[source][0] / e[source][1] for e in of]

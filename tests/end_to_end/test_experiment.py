@@ -131,11 +131,19 @@ def test_an_answer_that_two_sections_share_is_bought_once_and_the_report_says_wh
     design = design.replace("n = 6", "n = 3").replace(
         'cloud = "large"', f'cloud = "{own_stub().url}"\nprice = "1/0.1/4"'
     )
-    design = f"cap = 1\ntariffs = ['1/0.1/4 U']\n{design}[options]\nstreams = 2\nanswers = 20\n"
+    [local, cloud, price] = design.partition("[pairs.mine]\n")[2].splitlines()[:3]
+    other = f"[pairs.other]\n{local}\n{cloud}\n{price}\n[pairs.other.questions]\nsplit = 'test'\nn = 2\n"
+    design = f"cap = 1\ntariffs = ['1/0.1/4 U']\n{design}{other}[options]\nstreams = 2\nanswers = 20\n"
     found = json.loads(finish(begin("experiment", "run", "my.toml", "--out", "kept", "--json", design=design)))
     assert set(answers_bought(tmp_path / "kept").values()) == {1}
     log = json.loads(finish(begin("budget", "log", "--n", "10000", "--json")))
-    assert found["spent_nanousd"] == {"mine": sum(entry["charged_nanousd"] for entry in log["entries"])}
+    assert found["spent_nanousd"] == {"mine, other": sum(entry["charged_nanousd"] for entry in log["entries"])}
+    assert len(answers_bought(tmp_path / "kept")) == 3 * (2 + 2 + 7)
+    # Greedily, a question that is asked in another place is the same.
+    moved = design.replace("n = 3", "n = 5")
+    finish(begin("experiment", "run", "my.toml", "--out", "kept", design=moved))
+    bought = answers_bought(tmp_path / "kept")
+    assert (len(bought), set(bought.values())) == (5 * (2 + 2 + 7), {1})
 
 
 CHILD = """

@@ -191,10 +191,11 @@ def _run_children(run: GridRun, left: Sequence[Unit], report_progress: Callable[
     """Share the questions among child processes and say how far they are."""
     context = multiprocessing.get_context("spawn")
     tasks, news = context.Queue(), context.Queue()
-    # What several grids ask is one process's: an answer that they share is bought once.
-    same: dict[tuple[str, str], list[Unit]] = {}
+    # What several grids ask an endpoint is one process's: an answer that they share is bought once.
+    same: dict[Any, list[Unit]] = {}
     for g, q in left:
-        same.setdefault((run.grids[g].pair, run.grids[g].questions[q].text), []).append((g, q))
+        pair, text = run.pairs[run.grids[g].pair], run.grids[g].questions[q].text
+        same.setdefault((g, q) if isinstance(pair, ModelPair) else (str(pair.identity), text), []).append((g, q))
     num = min(run.num_processes, len(same))
     for units in (*same.values(), *[None] * num):
         tasks.put(units)
@@ -258,9 +259,9 @@ async def _answer_all(run: GridRun, tasks: Any, news: Any) -> None:
         drivers: dict[str, ServedClient] = {}
         with open_part(run.folder, PART) as part:
             while (units := tasks.get()) is not None:
-                name = run.grids[units[0][0]].pair
+                pair = run.pairs[run.grids[units[0][0]].pair]
+                name = repr(pair)  # two names of one endpoint share what it sold
                 if name not in worlds:
-                    pair = run.pairs[name]
                     worlds[name] = await stack.enter_async_context(pair.open(run.folder))
                     if run.check_share and isinstance(pair, ModelPair):
                         driver = open_driver(pair.local, pair.cloud, pair.critic, pair.num_context)

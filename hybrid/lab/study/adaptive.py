@@ -54,8 +54,13 @@ def adaptive_report(design: Design, grids: Sequence[Grid], found: Sequence[Seque
     of_pairs: dict[str, list[Record]] = {grid.pair: [] for grid in grids}
     for grid, records in zip(grids, found, strict=True):
         of_pairs[grid.pair] += records
-    parts = [_part(pair, own, tariff, *size) for pair, own in of_pairs.items() for tariff in design.tariffs]
+    parts = [_part(pair, _graded(own), tariff, *size) for pair, own in of_pairs.items() for tariff in design.tariffs]
     return {"parts": parts, "summary": [_said(part) for part in parts]}
+
+
+def _graded(records: Sequence[Record]) -> Sequence[Record]:
+    """Return those that are graded, of some that are; else all, of which costs alone are told."""
+    return [each for each in records if each["arms"][CLOUD.name]["right"] is not None] or records
 
 
 def _part(pair: str, records: Sequence[Record], tariff: NamedTariff, num: int, length: int) -> dict[str, Any]:

@@ -8,25 +8,31 @@ the cloud's own where its tokens first differ, and is handed off where the cloud
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from hybrid.engine import num_shared
 from hybrid.engine.identity import identify
+from hybrid.engine.vocabulary import VocabularyFile
 from hybrid.lab.arms import Arm
 from hybrid.lab.experiments import grid
 from hybrid.lab.experiments.frame import ask_prices, rounded
 from hybrid.lab.experiments.peers import calibrated_planner
 from hybrid.lab.experiments.trials import answer_arms, answer_record, graded_record
 from hybrid.lab.experiments.world import World, WorldAnswer
-from hybrid.lab.study.design import Design
+from hybrid.lab.study.design import Design, Pair
 from hybrid.pairs.store import calibration_for
+from hybrid.partitions.partition_file import load_partition
 from hybrid.policy.planning import Planner
 from hybrid.policy.presets import parse_policy
 from hybrid.record.conversation import words_of
 from hybrid.report import provenance
-from hybrid.run.composition import weighs
+from hybrid.run.composition import policy_of, weighs
+from hybrid.settings.config import Settings
+from hybrid.settings.sources import choosing
 from hybrid.types import Ids, Sampling
 
 NUM_CANDIDATES = 3
@@ -50,16 +56,25 @@ def answers_grids(design: Design) -> tuple[grid.Grid, ...]:
     weighing = any(weighs(arm.policy) for arm in arms)
     for seed, drawn in design.drawn.items():
         for pair, files in design.pairs.items():
-            known = None
+            known, concepts = None, _concepts(design.arms, files)
             if weighing and isinstance(files, grid.ModelPair):
                 critic = None if files.critic is None else identify(files.critic)
                 known = calibration_for(identify(files.local), files.cloud.stem, critic=critic, shipped_only=True)
             planner = calibrated_planner(known, ask_prices(tariff.setting, tariff.prices)) if weighing else None
             weighed = (tariff.name, known is not None) if weighing else None
-            content = ("answers", design.temperature, grid.arms_to_json(arms), weighed)
+            content = ("answers", design.temperature, grid.arms_to_json(arms), weighed, *concepts)
             trial, more = partial(try_design_arms, arms, planner), (arms, design.temperature, 0, seed)
             grids.append(grid.Grid(f"{pair}, seed {seed}", pair, drawn[pair], trial, content, len(arms), *more))
     return tuple(grids)
+
+
+def _concepts(arms: Sequence[Arm], pair: Pair) -> list[str]:
+    """Return the digest of the concepts that arms compare by, if some do. Raises UsageError where none are kept."""
+    named = (choosing(Settings(), {"policy": arm.policy, **arm.choices}) for arm in arms)
+    if not isinstance(pair, grid.ModelPair) or not any(policy_of(settings).wants_concepts for settings in named):
+        return []
+    with closing(VocabularyFile(pair.local)) as words:
+        return [load_partition(None, words.vocabulary_digest, words.num_tokens).digest]
 
 
 async def try_design_arms(

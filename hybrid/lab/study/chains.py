@@ -46,9 +46,10 @@ SOURCES, KNOWN = (CLOUD.name, LOCAL.name, ITSELF), "observed share"
 
 def chains_grids(design: Design) -> tuple[Grid, ...]:
     """Return a seed's questions to each pair, under both rules; option ``spans``, drafted tokens a check."""
-    spans = tuple(int(span) for span in np.atleast_1d(design.options.get("spans", SPANS)).tolist())
-    if not all(1 <= span <= MOST_SPAN for span in spans):
+    named = np.atleast_1d(design.options.get("spans", SPANS)).tolist()
+    if not all(1 <= span <= MOST_SPAN and span == int(span) for span in named):
         raise ValueError("spans are whole tokens")
+    spans = tuple(dict.fromkeys(map(int, named)))
     trial, content, num = partial(try_chains, spans), ("chains", spans), len(RULES) * (2 + len(spans))
     pairs = product(design.drawn.items(), design.pairs)
     return tuple(Grid(f"{p}, seed {s}", p, drawn[p], trial, content, num, seed=s) for (s, drawn), p in pairs)
@@ -105,15 +106,15 @@ def _counted(spans: Sequence[tuple[int, int, int, int]], longest: int, chances: 
 
 
 def expected_length(share: Floats, reach: Floats, checks: Floats) -> Floats:
-    """Return the tokens that a check shows, the cloud's own included, if each token stands with one chance.
+    """Return the tokens that a check accepts if each one stands with one chance; the cloud's own is not counted.
 
     Shapes (C,), (G, C), (C,) -> (C,), as ``Resamples.sums`` gives them.
 
-    >>> expected_length(np.array([0.5]), np.array([[6.0], [6.0], [6.0]]), np.array([6.0]))  # (1 - 0.5^4) / (1 - 0.5)
-    array([1.875])
+    >>> expected_length(np.array([0.5]), np.array([[6.0], [6.0], [6.0]]), np.array([6.0]))  # 1/2 + 1/4 + 1/8
+    array([0.875])
     """
     stand = share ** np.arange(1.0, len(reach) + 1.0)[:, None]
-    return 1.0 + ratio((stand * reach).sum(axis=0), checks)
+    return ratio((stand * reach).sum(axis=0), checks)
 
 
 def chains_report(design: Design, grids: Sequence[Grid], found: Sequence[Sequence[Record]]) -> dict[str, Any]:
@@ -129,14 +130,15 @@ def chains_report(design: Design, grids: Sequence[Grid], found: Sequence[Sequenc
 def _row(asked: Sequence[Mapping[str, Any]], span: int) -> dict[str, Any]:
     """Compare one rule's counts at a span with what each text predicts, over N questions drawn again together.
 
-    ``less``: predicted less observed; ``rank``: Spearman's correlation of both by question; ``length``: tokens a check.
+    ``less``: predicted less observed; ``rank``: Spearman's correlation of both by question; ``length``: tokens that a
+    check accepts.
     """
     own, draws = [each[f"{span}"] for each in asked], resampled(len(asked))
     count = {name: np.array([each[name] for each in own], dtype=np.float64).T for name in own[0]}
     sums = {name: draws.sums(each) for name, each in count.items()}
     observed, seen = ratio(sums["accepted"], sums["judged"]), ratio(count["accepted"], count["judged"])
     length = partial(expected_length, reach=sums["reach"], checks=sums["checks"])
-    lengths = {"observed": 1.0 + ratio(sums["accepted"], sums["checks"]), KNOWN: length(observed)}
+    lengths = {"observed": ratio(sums["accepted"], sums["checks"]), KNOWN: length(observed)}
     row: dict[str, Any] = {"questions": len(asked), "judged": int(count["judged"].sum()), "observed": told(observed)}
     for source in SOURCES:
         pairs = (count[ITSELF], count["judged"]) if source == ITSELF else np.array([each[source] for each in asked]).T
@@ -160,8 +162,8 @@ def _said(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
                 f"{row['pair']}, {row['rule']}, spans of {row['span']}: {estimate(row['observed'])} of the judged "
                 f"tokens are accepted. {RULES[row['rule']][2]} along the cloud's own texts is off by "
                 f"{estimate(cloud['less'], 3)}: {apart}; along the local model's by {estimate(local['less'], 3)}. Rank "
-                f"correlation by question: {estimate(cloud['rank'])}, {estimate(local['rank'])}. A check shows "
-                f"{estimate(length['observed'])} tokens, {estimate(length[CLOUD.name])} are predicted."
+                f"correlation by question: {estimate(cloud['rank'])}, {estimate(local['rank'])}. A check "
+                f"accepts {estimate(length['observed'])} tokens, {estimate(length[CLOUD.name])} are predicted."
             )
     if off := [abs(row[ITSELF]["less"]["value"] or 0.0) for row in rows]:
         yield (
@@ -180,7 +182,7 @@ def chains_document(report: dict[str, Any]) -> Document:
     lengths = name | {of: with_interval("length", of) for of in ("observed", KNOWN, *SOURCES)}
     return [
         table_of("Drafted tokens accepted, observed and predicted along three texts", report["rows"], shares),
-        table_of("Tokens a check shows, observed and by (1 - a^(g+1)) / (1 - a)", report["rows"], lengths),
+        table_of("Tokens that a check accepts, observed and by a + a^2 + ... + a^g", report["rows"], lengths),
     ]
 
 

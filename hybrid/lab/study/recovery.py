@@ -48,7 +48,8 @@ NOTE = (
 PICKED = (
     "The threshold is picked on these same questions: of those that recover half, where one does, it recovers most "
     "beyond its bill. So its figures are somewhat too good. The other arm is picked in the same way. The verdict in "
-    "words is of thresholds that were picked on every other question and tried on the rest."
+    "words is of thresholds that were picked on one half of each kind and tried on the other; its interval takes the "
+    "picks as given."
 )
 CERTAIN = (
     "the two models differ on {} questions, on which the gap rests. An interval without a width is that of few "

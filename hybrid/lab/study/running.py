@@ -139,7 +139,10 @@ class Study:
             start += len(own)
         records = [found[g][q] for g, q in self.keys.values()]
         ends = {name: pair for name, pair in design.pairs.items() if isinstance(pair, EndpointPair)}
-        spent = {name: pair.spent(self.folder) for name, pair in ends.items()}
+        named: dict[str, list[str]] = {}  # one endpoint under several names has one bill
+        for name, pair in ends.items():
+            named.setdefault(pair.key(), []).append(name)
+        spent = {", ".join(names): ends[names[0]].spent(self.folder) for names in named.values()}
         files = {path for pair in design.pairs.values() for path in (pair.local, getattr(pair, "cloud", pair.local))}
         return {
             "design": design.name,

@@ -5,12 +5,13 @@ RPI is the 2023 draft's (correct_hybrid - correct_small) / (correct_large - corr
 rule's dials are mixed by a coin with each other and with both models, so none is below sending at random: 0.5, and the
 share. What a rule is worth without that coin is its share less its bill.
 
-The laws (``tests/bench/test_study_threshold.py``): an area is that of the mixtures, enumerated; the models alone stand
+The laws (``tests/bench/test_study_answers.py``): an area is that of the mixtures, enumerated; the models alone stand
 at 0 and 1; two seeds are drawn again independently of each other.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -190,11 +191,15 @@ def _best_dial(ways: Ways, dials: Sequence[int]) -> int:
 
 
 def _held_out(records: Sequence[Record], kl: Sequence[Arm], measure: Measure, tariff: NamedTariff) -> Ways | None:
-    """Return what the KL hand-off recovers and pays, its dial picked on every other question and tried on the rest.
+    """Return what the KL hand-off recovers and pays, its dial picked on half of the questions and tried on the rest.
 
-    None where the gap between the models is not clear in either half.
+    Halves are of every kind and do not hang on the order. None where the gap is not clear in either of them. One dial
+    is no pick.
     """
-    halves, held = (records[::2], records[1::2]), list[Record]()
+    mixed = sorted(records, key=lambda each: (each["kind"], hashlib.sha256(each["text"].encode()).digest()))
+    halves, held = (mixed[::2], mixed[1::2]), list[Record]()
+    if len(kl) == 1:
+        return ways_of(records, kl, measure, tariff)
     for tried, others in (halves, halves[::-1]):
         ways = ways_of(others, kl, measure, tariff)
         if np.isnan(ways[0][0, 0]):
@@ -202,7 +207,7 @@ def _held_out(records: Sequence[Record], kl: Sequence[Arm], measure: Measure, ta
         name = kl[_best_dial(ways, range(len(kl)))].name
         held += [each | {"arms": each["arms"] | {HELD: each["arms"][name]}} for each in tried]
     shares, paid = ways_of(held, [Arm(HELD, "kl")], measure, tariff)
-    return shares[:1], paid[:1]
+    return shares, paid
 
 
 def _beside_kl(
@@ -256,7 +261,12 @@ def _differences(
             yield {"seeds": f"{one} less {other}", "arm": arm.name, "difference": difference}
 
 
-VERDICTS = ("beats", "is not shown to beat", "loses to")
+VERDICTS = (
+    "beats",
+    "is not shown to beat",
+    "loses to",
+    "has too few questions to pick a threshold, so nothing is said of",
+)
 
 
 def _said(part: Mapping[str, Any]) -> str:
@@ -264,8 +274,9 @@ def _said(part: Mapping[str, Any]) -> str:
     tariffs, where = dict[str, list[str]](), f"{where_of(part)} ({part['questions']} questions)"
     for tariff, beside in part["beside_kl"].items():
         if beside is not None:
-            low, high = ((beside["held_out"][end] or 0.0) for end in ("low", "high"))
-            tariffs.setdefault(VERDICTS[0 if low > 0.0 else 2 if high < 0.0 else 1], []).append(tariff)
+            value, low, high = ((beside["held_out"][end]) for end in ENDS)
+            verdict = 3 if value is None else 0 if (low or 0.0) > 0.0 else 2 if (high or 0.0) < 0.0 else 1
+            tariffs.setdefault(VERDICTS[verdict], []).append(tariff)
     if not tariffs:
         known = part["rows"][0]["share"]["value"] is not None
         return f"{where}: {'no KL hand-off was run' if known else 'the gap between the two models is not clear'}."
