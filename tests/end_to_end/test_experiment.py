@@ -127,20 +127,22 @@ def test_an_endpoint_that_charges_stays_below_its_cap_and_sells_nothing_twice(be
 
 
 def test_an_answer_that_two_sections_share_is_bought_once_and_the_report_says_what_all_cost(begin, tmp_path, own_stub):
-    design = DESIGN.replace('["threshold"]', '["threshold", "adaptive"]').replace("[0, 1]", "[0]")
-    design = design.replace("n = 6", "n = 3").replace(
-        'cloud = "large"', f'cloud = "{own_stub().url}"\nprice = "1/0.1/4"'
+    questions = [{"question": f"What is {n} + 8?", "grader": "number", "answer": n + 8} for n in range(5)]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(each | {"max_tokens": 24}) + "\n" for each in questions))
+    pair = f'local = "small"\ncloud = "{own_stub().url}"\nprice = "1/0.1/4"\n'
+    asked = '.questions]\nkind = "file"\npath = "own.jsonl"\nn = '
+    design = (
+        'sections = ["threshold", "adaptive"]\nseeds = [0]\ncap = 1\ntariffs = ["1/0.1/4 U"]\n'
+        f"[pairs.mine]\n{pair}[pairs.mine{asked}3\n[pairs.other]\n{pair}[pairs.other{asked}2\n"
+        '[[arms]]\npolicy = "kl"\nthreshold = [0.3, 3.0]\n[options]\nstreams = 2\nanswers = 20\n'
     )
-    [local, cloud, price] = design.partition("[pairs.mine]\n")[2].splitlines()[:3]
-    other = f"[pairs.other]\n{local}\n{cloud}\n{price}\n[pairs.other.questions]\nsplit = 'test'\nn = 2\n"
-    design = f"cap = 1\ntariffs = ['1/0.1/4 U']\n{design}{other}[options]\nstreams = 2\nanswers = 20\n"
     found = json.loads(finish(begin("experiment", "run", "my.toml", "--out", "kept", "--json", design=design)))
     assert set(answers_bought(tmp_path / "kept").values()) == {1}
     log = json.loads(finish(begin("budget", "log", "--n", "10000", "--json")))
     assert found["spent_nanousd"] == {"mine, other": sum(entry["charged_nanousd"] for entry in log["entries"])}
     assert len(answers_bought(tmp_path / "kept")) == 3 * (2 + 2 + 7)
-    # Greedily, a question that is asked in another place is the same.
-    moved = design.replace("n = 3", "n = 5")
+    # Greedily, a question that is asked in another place, by another seed, is the same.
+    moved = design.replace(f"{asked}3", f"{asked}5").replace("seeds = [0]", "seeds = [3]")
     finish(begin("experiment", "run", "my.toml", "--out", "kept", design=moved))
     bought = answers_bought(tmp_path / "kept")
     assert (len(bought), set(bought.values())) == (5 * (2 + 2 + 7), {1})
