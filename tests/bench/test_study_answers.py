@@ -261,6 +261,7 @@ def test_a_report_has_no_column_of_dashes_and_says_what_is_not_graded():
                 assert set(column) != {"-"}, table.heading
         tables = [block.heading for block in document if isinstance(block, Table)]
         assert any("recovered less the bill" in each for each in tables) == (num == 60)
+        assert any("the bill (the cloud alone: 1)" in each for each in tables)
 
 
 def test_a_summary_says_why_it_has_no_hand_off_to_tell_of():
@@ -302,9 +303,13 @@ def test_a_users_own_questions_are_listed_with_their_graders_and_what_no_arm_got
     report = json.loads(json.dumps(answers_report(asked, answers_grids(asked), [records])))
     [table, told, *_] = answers_document(report)
     names = [*records[0]["arms"]]
-    assert table.columns == ("question", "grader", "expected", *names)
+    assert table.columns == ("question", "grader", "expected", "the cloud's answer", *names)
     rights = ["right" if records[0]["arms"][name]["right"] else "wrong" for name in names]
-    assert table.rows == [("What is 6 * 7?", "number", "42", *rights), ("Which?", "choice", "B", *["wrong"] * 6)]
+    said = [record["arms"]["cloud"]["answer"][:60] for record in records]
+    assert table.rows == [
+        ("What is 6 * 7?", "number", "42", said[0], *rights),
+        ("Which?", "choice", "B", said[1], *["wrong"] * 6),
+    ]
     assert told.text == "No arm was right on these 1: check the grader of 'Which?'."
 
 
@@ -331,7 +336,8 @@ def test_where_the_models_do_not_clearly_differ_nothing_is_recovered_and_the_rep
     report = recovery_report(RIGHT, asked, answers_grids(asked), [[ungraded], [alike] * 9 + [unlike]])
     assert report["parts"][0]["questions"] == 10
     assert {row["share"]["value"] for row in report["parts"][0]["rows"]} == {None}
-    assert report["summary"] == ["bundled (10 questions): the gap between the two models is not clear."]
+    both = "local 0.90 (0.60 to 0.98), cloud 1.00 (0.72 to 1.00)"
+    assert report["summary"] == [f"bundled (10 questions): the gap between the two models is not clear ({both})."]
     assert first_table(report["first"]) == []
     html.page("Title", recovery_document(report))
 

@@ -15,8 +15,8 @@ from hybrid.engine import Interrupted
 from hybrid.engine.llama import Weights
 from hybrid.errors import ContextOverflow
 from hybrid.lab.arms import Arm, draw_balanced
-from hybrid.lab.experiments.grid import compare_with_client, is_sampled, open_driver
 from hybrid.lab.experiments.memo import MemoEngine
+from hybrid.lab.experiments.served import compare_with_client, is_sampled, open_driver
 from hybrid.lab.experiments.world import open_world
 from hybrid.types import Sampling
 

@@ -101,6 +101,8 @@ def test_an_endpoint_that_charges_stays_below_its_cap_and_sells_nothing_twice(be
     assert "the cap of 0.003 USD does not allow another request" in told
     assert "raise it (cap in the design's file, or by hybrid budget) and run the command again to go on" in told
     assert 0 < spent() <= 3_000_000
+    log = json.loads(finish(begin("budget", "log", "--n", "10000", "--json")))
+    assert {entry["state"] for entry in log["entries"]} <= {"settled"}, "the other process was ended in a request"
     bought = answers_bought(tmp_path / "kept")
     assert bought
 

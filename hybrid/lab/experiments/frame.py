@@ -30,7 +30,7 @@ import numpy as np
 
 from hybrid.engine import num_shared
 from hybrid.lab.arms import estimate_to_json
-from hybrid.lab.experiments.grid import NEAR_TIE_NATS
+from hybrid.lab.experiments.served import NEAR_TIE_NATS
 from hybrid.lab.experiments.world import RecordedRequest
 from hybrid.prob import Floats
 from hybrid.record.events import RequestKind

@@ -6,6 +6,7 @@ and is right, or that is wrong where the cloud's own is right, is a case of one.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -33,7 +34,7 @@ PLACES = {"saved": "handoff", "not needed": "handoff", "too late": "parts", "mis
 # A choice, about a quarter of what the small model of the real pair loses a token: 0.37 nats (q3, 7 questions).
 GOOD_NATS = 0.1
 # So many questions of a user's own are listed with their graders.
-NUM_LISTED = 50
+NUM_LISTED, NUM_SHOWN = 50, 60
 UNGRADED = "Where nothing is graded, an answer counts as right up to a mean excess of {:g} nats a token."
 
 
@@ -113,7 +114,9 @@ def answers_report(design: Design, grids: Sequence[Grid], found: Sequence[Sequen
         for asked, record in zip(grid.questions, records, strict=False):
             if isinstance(asked, OwnQuestion) and asked.graded:
                 right = {name: each["right"] for name, each in record["arms"].items()}
-                own.append(asked.model_dump(include={"text", "grader", "answer"}) | {"pair": grid.pair, "right": right})
+                wanted = asked.answer if isinstance(asked.answer, str) else json.dumps(asked.answer)
+                said = {"pair": grid.pair, "right": right, "said": record["arms"][CLOUD.name]["answer"][:NUM_SHOWN]}
+                own.append({"text": asked.text, "grader": asked.grader, "answer": wanted} | said)
         for record in records:
             seen[grid.pair, record["kind"]] += 1
             if seen[grid.pair, record["kind"]] <= num:
@@ -143,12 +146,12 @@ def answers_document(report: dict[str, Any]) -> Document:
     blocks: list[Block] = []
     for pair in dict.fromkeys(each["pair"] for each in report["own"]):
         own = [each for each in report["own"] if each["pair"] == pair]
-        columns: dict[str, Cell] = {name: at(name) for name in ("text", "grader", "answer")}
+        columns: dict[str, Cell] = {name: at(name) for name in ("text", "grader", "answer", "said")}
         columns |= {arm: lambda row, arm=arm: "right" if row["right"][arm] else "wrong" for arm in own[0]["right"]}
-        titles = ("question", "grader", "expected", *own[0]["right"])
+        titles = ("question", "grader", "expected", "the cloud's answer", *own[0]["right"])
         few = f"the first {NUM_LISTED} of {len(own)}" if len(own) > NUM_LISTED else f"all {len(own)}"
         listed = table_of(f"{pair}: your own graded questions, {few}", own[:NUM_LISTED], columns, titles)
-        blocks.append(replace(listed, words=titles[:3]))
+        blocks.append(replace(listed, words=titles[:4]))
         if none := [repr(each["text"]) for each in own if not any(each["right"].values())]:
             blocks.append(
                 Text(f"No arm was right on these {len(none)}: check the grader of {', '.join(none)}.", "strong")

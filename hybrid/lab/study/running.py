@@ -33,6 +33,7 @@ from hybrid.types import Message
 # What a token of an answer takes one of two cores, prefixes that are known included, beside the bytes of its models
 # by what memory gives (the bundled pair, 2026-11-27). The run's own estimate comes with its first answers.
 SECONDS_A_TOKEN, BYTES_A_SECOND = 0.0006, 4e9
+CUT_OFF = "what was cut off is in hybrid budget log, too"
 DIFFERENCE = "see a difference of {:g} in right answers in four of five runs"
 
 READING = """\
@@ -151,7 +152,10 @@ class Study:
             "seeds": design.seeds,
             "questions": {name: len(asked) for name, asked in design.questions.items()},
             "power": power_lines(design.power, sections)
-            + [f"{name}: the answers in this folder cost {as_usd(nanousd)}" for name, nanousd in spent.items()],
+            + [
+                f"{name}: the answers in this folder cost {as_usd(nanousd)}; {CUT_OFF}"
+                for name, nanousd in spent.items()
+            ],
             "spent_nanousd": spent,
             "models": [fingerprint(path) for path in sorted(files)],
             "machine": f"hybrid {version('hybrid-llm')}, {platform.platform()}, {os.cpu_count()} cores",

@@ -42,6 +42,7 @@ from hybrid.lab.study.row_sections import noise_floor
 from hybrid.lab.study.rows import rows_grids
 from hybrid.lab.study.section import Section
 from hybrid.prob import Floats
+from hybrid.report.tables import estimate
 from hybrid.tasks.statistics import cheapest_bill, wilson
 
 # Some 1,000 positions: enough for the 99 % point of how far a row moves.
@@ -278,8 +279,10 @@ def _said(part: Mapping[str, Any]) -> str:
             verdict = 3 if value is None else 0 if (low or 0.0) > 0.0 else 2 if (high or 0.0) < 0.0 else 1
             tariffs.setdefault(VERDICTS[verdict], []).append(tariff)
     if not tariffs:
-        known = part["rows"][0]["share"]["value"] is not None
-        return f"{where}: {'no KL hand-off was run' if known else 'the gap between the two models is not clear'}."
+        if part["rows"][0]["share"]["value"] is not None:
+            return f"{where}: no KL hand-off was run."
+        both = ", ".join(f"{row['arm']} {estimate(row['level'])}" for row in part["rows"] if row["arm"] in BOTH)
+        return f"{where}: the gap between the two models is not clear ({both})."
     won = (f"{verdict} it under {', '.join(tariffs[verdict])}" for verdict in VERDICTS if verdict in tariffs)
     return f"{where}, the KL hand-off beside sending whole questions at random, at an equal bill: {'; '.join(won)}."
 
