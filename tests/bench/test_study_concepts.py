@@ -8,6 +8,7 @@ import shutil
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ from hybrid.settings.names import MODELS
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore:invalid escape:{kind}") for kind in ("DeprecationWarning", "SyntaxWarning")
 ]
-FOREIGN = DESIGNS.parents[3] / "examples" / "train_reference_models" / "foreign"
+FOREIGN = Path(__file__).parents[2] / "examples" / "train_reference_models" / "foreign"
 
 
 @pytest.fixture(autouse=True)
