@@ -34,7 +34,7 @@ from hybrid.lab.experiments.world import (
     WorldAnswer,
     open_world,
 )
-from hybrid.store.files import make_folder
+from hybrid.store.files import WINDOWS, make_folder
 from hybrid.types import Sampling
 
 LOCAL, CLOUD = Arm("local", "local"), Arm("cloud", "cloud")
@@ -265,9 +265,8 @@ async def _answer_all(run: GridRun, tasks: Any, news: Any) -> None:
 
 
 def _cancel_when_terminated() -> None:
-    if (task := asyncio.current_task()) is not None:
-        with suppress(NotImplementedError):  # of Windows, where it is ended at once
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    if (task := asyncio.current_task()) is not None and not WINDOWS:  # there a process is ended at once
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 async def _answer(run: GridRun, unit: Unit, world: World, client: ServedClient | None) -> Record:
