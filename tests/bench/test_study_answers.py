@@ -217,7 +217,7 @@ def test_a_threshold_picked_on_one_half_of_the_questions_is_tried_on_the_other()
     # In whichever order they were asked.
     again = recovery_report(RIGHT, asked, answers_grids(asked), [records[40:][::-1] + records[:40]])
     assert again["summary"] == report["summary"]
-    # Of two thresholds that are as good in every question, none is picked by chance.
+    # One threshold is no pick: it is tried on all questions.
     alone = design({0: {"bundled": ()}}, asked.arms[:1])
     one = recovery_report(RIGHT, alone, answers_grids(alone), [records])["parts"][0]["beside_kl"]
     for beside in each_of(one.values()):
