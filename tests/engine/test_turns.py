@@ -214,9 +214,14 @@ def test_an_interrupted_context_does_not_hold_the_others_up(opened):
 
 
 def test_a_context_that_is_alone_waits_for_nobody(opened):
+    """Of many decodes the quickest tells it: the machine may have taken the core away during others."""
     with opened("bundled") as engine:
-        engine.extend(LONG, 1)
-        assert engine.waited_s < 0.005
+        waited = []
+        for _ in range(30):
+            before = engine.waited_s
+            engine.extend((1,))
+            waited.append(engine.waited_s - before)
+        assert min(waited) < 0.001
 
 
 def test_contexts_that_are_not_in_turn_decode_beside_the_others(weights, decodes):
