@@ -111,6 +111,9 @@ def _add_faults(flags: argparse.ArgumentParser) -> None:
         "--token-ms", type=float, default=0.0, help="take at least this long for every token after the first"
     )
     flags.add_argument(
+        "--prefill-ms", type=float, default=0.0, help="take at least this long for every token of a prompt not cached"
+    )
+    flags.add_argument(
         "--fault",
         action="append",
         default=[],
@@ -160,6 +163,7 @@ def main() -> None:
         max_logprobs=args.max_logprobs,
         latency_s=args.latency_ms / 1000,
         token_s=args.token_ms / 1000,
+        prefill_s=args.prefill_ms / 1000,
         scoring_keeps_cache=args.scoring_keeps_cache,
         logprobs=args.logprobs,
         api_key=args.api_key,

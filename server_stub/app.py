@@ -181,7 +181,7 @@ class App:
         answers = []
         for index, ask in enumerate(exchange.asks):
             async with self._slots.borrow(ask.ids, ask.salt) as slot:
-                work = Completion(ask, slot, charge, self._served.token_s)
+                work = Completion(ask, slot, charge, self._served.token_s, self._served.prefill_s)
                 logits = await work.start()
                 steps = [strike.step(step) async for step in work.steps(logits)]
             rows = strike.prompt_rows(work.prompt_rows, ask.ids)
@@ -192,7 +192,7 @@ class App:
         framing, answers = self._family.framing, []
         for index, ask in enumerate(exchange.asks):
             async with self._slots.borrow(ask.ids, ask.salt) as slot:
-                work = Completion(ask, slot, charge, self._served.token_s)
+                work = Completion(ask, slot, charge, self._served.token_s, self._served.prefill_s)
                 logits = await work.start()
                 rows = strike.prompt_rows(work.prompt_rows, ask.ids)
                 answer = Answer(index, ask, charge, rows, num_cached=work.num_cached)

@@ -65,19 +65,22 @@ class Step:
 class Completion:
     """An ask at work. ``start`` fills ``prompt_rows`` where rows of the prompt were asked for, and ``num_cached``.
 
-    ``token_s`` is how long each token after the first takes at least: the first comes with the prompt.
+    ``token_s`` is how long each token after the first takes at least: the first comes with the prompt. ``prefill_s`` is
+    that of each token of a prompt that no cache gives.
     """
 
     ask: Ask
     slot: Slot
     charge: Charge
     token_s: float = 0.0
+    prefill_s: float = 0.0
     prompt_rows: list[Row | None] = field(default_factory=list)
     num_cached: int = 0
 
     async def start(self) -> NDArray[np.float32]:
         """Compute the prompt and return the scores after it."""
-        ids, scoring = self.ask.ids, self.ask.scoring
+        ids, scoring, clock = self.ask.ids, self.ask.scoring, asyncio.get_running_loop().time
+        began = clock()
         self.charge.prompt_tokens += len(ids)
         if scoring is None:
             logits, self.num_cached = await self.slot.worker.do(lambda stop: self.slot.prefill(ids, stop))
@@ -86,6 +89,7 @@ class Completion:
                 lambda stop: self.slot.score(ids, scoring, stop)
             )
         self.charge.cached_tokens += self.num_cached
+        await asyncio.sleep(began + self.prefill_s * (len(ids) - self.num_cached) - clock())
         return logits
 
     async def steps(self, logits: NDArray[np.float32]) -> AsyncIterator[Step]:

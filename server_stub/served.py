@@ -22,6 +22,7 @@ class Served:
     max_logprobs: int = 20
     latency_s: float = 0.0
     token_s: float = 0.0
+    prefill_s: float = 0.0
     scoring_keeps_cache: bool = False
     logprobs: bool = True
     api_key: str | None = None

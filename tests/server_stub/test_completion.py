@@ -22,9 +22,10 @@ from server_stub.slots import Slot
 PROBS = np.array([0.10, 0.40, 0.05, 0.30, 0.15])
 
 
-def completion(engine=None, worker=None, token_s=0.0, **fields) -> Completion:
+def completion(engine=None, worker=None, token_s=0.0, prefill_s=0.0, **fields) -> Completion:
     engine = engine or ScriptedEngine("abcde", lambda _: np.log(PROBS).tolist())
-    return Completion(Ask((0,), **({"max_tokens": 16} | fields)), Slot(engine, worker, 5), Charge(), token_s)
+    ask = Ask(**({"ids": (0,), "max_tokens": 16} | fields))
+    return Completion(ask, Slot(engine, worker, 5), Charge(), token_s, prefill_s)
 
 
 def draws(num: int, logits=None, **fields) -> Counter:
@@ -128,6 +129,13 @@ def test_every_token_after_the_first_takes_its_time(scripted):
         took.append(time.monotonic() - started)
     assert took[0] < 0.05 * 3
     assert took[1] >= 0.05 * 4
+
+
+def test_every_token_of_a_prompt_that_no_cache_gives_takes_its_time(scripted):
+    started = time.monotonic()
+    written, _ = steps(scripted(), prefill_s=0.02, ids=(0,) * 10, max_tokens=1)
+    assert time.monotonic() - started >= 0.02 * 10
+    assert len(written) == 1
 
 
 def test_rows_are_told_after_bias_and_temperature_where_the_family_does_so():
