@@ -95,7 +95,8 @@ class PriceQuote:
 
         None: it never does, or nothing is known.
         """
-        return None if self.rates is None else self.rates.break_even(self.num_before, self.policy.span)
+        longest = self.policy.longest_span or self.policy.span
+        return None if self.rates is None else self.rates.break_even(self.num_before, longest)
 
     @property
     def best_break_even(self) -> float | None:

@@ -18,6 +18,9 @@ from hybrid.settings.policy_choices import PolicyChoices
 from hybrid.types import Ability, Sampling
 
 SPAN = 8
+# Of an exact rule spans follow what came of the last (``Policy.next_span``): the first, and the most tokens, whose rows
+# take 20 MB over a vocabulary of 150,000. Measured in policy/NOTES.md.
+FIRST_SPAN, LONGEST_SPAN = 16, 32
 # The first block that the cloud writes after a handoff; doubled while it keeps the pen.
 HANDOFF_TOKENS = 4
 # A draft keeps the whole row of each of its tokens: so many of them are 0.3 GB over a vocabulary of 150,000. A rule
@@ -47,6 +50,11 @@ class PolicyOptions(PolicyChoices):
         trusted = self.model_construct(**values)
         for slot in ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__"):
             object.__setattr__(self, slot, getattr(trusted, slot))
+
+    @property
+    def longest_span(self) -> int | None:
+        """The most tokens of an exact rule's spans, which follow one another; None: a number was chosen, and stays."""
+        return LONGEST_SPAN if self.span is None else None
 
     @property
     def greedy(self) -> bool:

@@ -198,7 +198,8 @@ def _hand_over(policy: Policy, progress: Progress, why: str | None) -> Flow[None
 def _draft_span(policy: Policy, progress: Progress) -> Flow[Drafted]:
     """Draft up to the policy's span. A check of nothing, to which the cloud may give no token, becomes one token."""
     wants_next_row = policy.judge is not None and (not policy.takes_bonus or policy.scope == 0)
-    request = Draft(progress.at, policy.span, policy.gate, wants_next_row, progress.rejections_at(0), progress.expert)
+    span = progress.span or policy.span
+    request = Draft(progress.at, span, policy.gate, wants_next_row, progress.rejections_at(0), progress.expert)
     drafted = yield from draft(policy.stages, progress, request)
     if drafted.decision == "check" and not drafted.span and policy.scope != 0 and not policy.takes_bonus:
         drafted = yield from draft(policy.stages, progress, replace(request, limit=1, gate=ALWAYS))
@@ -223,6 +224,8 @@ def _judge_span(
     if verdict.accepted or not isinstance(following, TailDraw):
         progress.block = 0
     progress.expert = verdict.expert
+    kept = num_judged == len(span) and not verdict.rejected
+    progress.span = policy.next_span(progress.span or policy.span, kept=kept)
     near = verdict.expert is not None
     writes = verdict.rejected and not near and policy.handoff_tokens > 0 and (plan is None or plan.limit != 0)
     if isinstance(following, TailDraw) and not progress.over and not (writes and policy.planner is not None):

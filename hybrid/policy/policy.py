@@ -31,6 +31,10 @@ ABILITY_TEXT: Mapping[Ability, str] = {
 }
 
 
+# Spans that shrink are of so many tokens at least: a check reads the whole text before them.
+SHORTEST_SPAN = 4
+
+
 class AgreementTest(Protocol):
     """When the cloud gives the pen back: at which tokens the two models agree."""
 
@@ -79,6 +83,15 @@ class Policy:
     """The local models above the smallest, which drafts: each reads what the one below drafts (``stages``)."""
     branches: BranchRule | None = None
     """Whole drafts of which one is shown; then nothing else of it acts but its stages."""
+    longest_span: int | None = None
+    """Spans follow what came of the last: ``span`` is the first, and none is longer than so many tokens. None: every
+    span is of ``span``."""
+
+    def next_span(self, num: int, *, kept: bool) -> int:
+        """Return how many tokens are drafted after a draft of up to ``num``; ``kept``: a check has kept all of it."""
+        if self.longest_span is None:
+            return num
+        return min(2 * num, self.longest_span) if kept else max(num // 2, min(num, SHORTEST_SPAN))
 
     @cached_property
     def needs(self) -> frozenset[Ability]:
@@ -198,7 +211,7 @@ class Policy:
         """The policy without the parts that are never consulted: two policies that always do the same are equal."""
         policy = self
         if policy.judge is None or "check" not in policy.gate.decisions:
-            policy = replace(policy, judge=None, scope=None, bonus=False, undetermined_tokens=0)
+            policy = replace(policy, judge=None, longest_span=None, scope=None, bonus=False, undetermined_tokens=0)
         if not (policy.judge or "write" in policy.gate.decisions):
             policy = replace(policy, handoff_tokens=0)
         if not policy.handoff_tokens:
@@ -213,7 +226,8 @@ class Policy:
     @cached_property
     def _text(self) -> str:
         policy = self.effective
-        parts: dict[str, object] = {"span": policy.span}
+        longest = "" if policy.longest_span is None else f"..{policy.longest_span}"
+        parts: dict[str, object] = {"span": f"{policy.span}{longest}"}
         parts |= {"stages": ",".join(str(stage.span) for stage in policy.stages)} if policy.stages else {}
         parts |= {"gate": policy.gate} if policy.planner is None else {"plan": policy.planner}
         parts |= {} if policy.judge is None else {"judge": policy.judge}

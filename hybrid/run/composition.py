@@ -325,8 +325,9 @@ def recording_of(
 def choices_of(settings: Settings, policy: Policy) -> dict[str, str | tuple[str, ...]]:
     """Return what a trace keeps beside the sampling, so that it is replayed under what it was recorded under."""
     chosen = {} if settings.offline else {name: getattr(settings, name) for name in PolicyChoices.model_fields}
-    # ``auto`` was a number by then; the span of a whole answer follows from its length.
-    chosen |= {"span": policy.span if policy.span <= MOST_SPAN else None, "cloud_top_k": settings.cloud_top_k}
+    # ``auto`` was a number by then; the span of a whole answer follows from its length, one that grows from the policy.
+    stays = policy.longest_span is None and policy.span <= MOST_SPAN
+    chosen |= {"span": policy.span if stays else None, "cloud_top_k": settings.cloud_top_k}
     # A recording has a number of tokens; beside it stands that nobody chose it, and so the cloud writes block by block.
     chosen |= {} if settings.max_tokens else {"max_tokens": settings.max_tokens}
     written = {name: str(value) for name, value in chosen.items() if value is not None}  # JSON has no infinity

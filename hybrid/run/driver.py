@@ -109,10 +109,12 @@ class Driver:
         self._cut = False
         self._last_draft: Draft | None = None
         self._used_up_nanousd: int | None = None
+        self._next_span: Callable[[int], int] = int  # after one that is kept whole
 
     async def answer(self, policy: Policy) -> Answer:
         """Write the answer, publishing every event as it happens."""
         self._publish(events.Started(self._prompt.ids, policy.name, str(policy)))
+        self._next_span = partial(policy.next_span, kept=True)
         if planner := policy.planner:
             self._used_up_nanousd = planner.used_up_nanousd
         if self._limits.recording is not None:
@@ -305,7 +307,7 @@ class Driver:
         last, replied = self._last_draft, threading.Event()
         span = ids(request.span)
         # One more than a span: the verifier may give the token after it, and then the next draft begins there.
-        limit = min(last.limit + 1, self._room() - len(span)) if last else 0
+        limit = min(self._next_span(last.limit) + 1, self._room() - len(span)) if last else 0
         wanted = self._limits.overlap and self._drafter.cursor.has_exact_rewind and limit > 0
         if last and wanted and not (span and span[-1] in self._engine.end_ids):
             ahead = replace(last, at=request.at + span)

@@ -91,7 +91,7 @@ def arms_to_json(arms: Sequence[Arm]) -> list[Any]:
     return [(arm.name, arm.policy, dict(arm.choices)) for arm in arms]
 
 
-VERSION = 1
+VERSION = 2
 PART = "part"
 # How long the parent waits for news before it looks whether the children live.
 PATIENCE_S = 2.0

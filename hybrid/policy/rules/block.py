@@ -12,11 +12,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from hybrid.policy.choices import HANDOFF_TOKENS, SPAN, PolicyOptions, Preset
-from hybrid.policy.gates import ALWAYS
+from hybrid.policy.choices import HANDOFF_TOKENS, PolicyOptions, Preset
 from hybrid.policy.judges import DraftedSpan, TailDraw, Verdict, draft_distribution
 from hybrid.policy.policy import Policy
-from hybrid.policy.rules.exact import REPLACED
+from hybrid.policy.rules.exact import REPLACED, exact_policy
 from hybrid.policy.target_sampler import UNDETERMINED, SamplingJudge, TargetSampler, check_drawable, to_token
 from hybrid.prob import Floats, TopKPair
 from hybrid.types import Sampling
@@ -105,7 +104,7 @@ def _block_residual(weight: float, shown: TopKPair) -> Floats:
 def _block(choices: PolicyOptions, _: float) -> Policy:
     check_drawable("block", choices.sampling, choices.cloud_top_k)
     judge = BlockVerification(TargetSampler(choices.sampling))
-    return Policy("block", choices.span or SPAN, ALWAYS, judge, bonus=True, undetermined_tokens=HANDOFF_TOKENS)
+    return exact_policy("block", choices, judge, undetermined_tokens=HANDOFF_TOKENS)
 
 
 BLOCK = Preset(

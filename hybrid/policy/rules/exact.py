@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from hybrid.errors import UsageError
-from hybrid.policy.choices import HANDOFF_TOKENS, SPAN, NumberRange, PolicyOptions, Preset
+from hybrid.policy.choices import FIRST_SPAN, HANDOFF_TOKENS, SPAN, NumberRange, PolicyOptions, Preset
 from hybrid.policy.gates import ALWAYS, PerturbationGate
 from hybrid.policy.judges import DraftedSpan, Judge, Verdict, draft_distribution, take_best
 from hybrid.policy.policy import Policy
@@ -104,17 +104,30 @@ def accept_or_replace(span: DraftedSpan, offset: int, shown: TopKPair, token: Pe
     return span.coin(residual(shown.target, shown.draft), offset, "residual")
 
 
+def exact_policy(name: str, choices: PolicyOptions, judge: Judge, undetermined_tokens: int = 0) -> Policy:
+    """Return a policy that checks every token, with a bonus; spans follow one another where no length was chosen."""
+    return Policy(
+        name,
+        choices.span or FIRST_SPAN,
+        ALWAYS,
+        judge,
+        bonus=True,
+        longest_span=choices.longest_span,
+        undetermined_tokens=undetermined_tokens,
+    )
+
+
 def _greedy_exact(choices: PolicyOptions, _: float) -> Policy:
     if not choices.greedy:
         msg = "greedy-exact reproduces the cloud model's greedy text: it needs --temperature 0"
         raise UsageError(msg)
-    return Policy("greedy-exact", choices.span or SPAN, ALWAYS, GreedyMatch(), bonus=True)
+    return exact_policy("greedy-exact", choices, GreedyMatch())
 
 
 def _exact(choices: PolicyOptions, _: float) -> Policy:
     check_drawable("exact", choices.sampling, choices.cloud_top_k)
     judge = ExactSampling(TargetSampler(choices.sampling))
-    return Policy("exact", choices.span or SPAN, ALWAYS, judge, bonus=True, undetermined_tokens=HANDOFF_TOKENS)
+    return exact_policy("exact", choices, judge, undetermined_tokens=HANDOFF_TOKENS)
 
 
 def _u_hlm(choices: PolicyOptions, uncertainty: float) -> Policy:

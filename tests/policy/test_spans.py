@@ -1,0 +1,91 @@
+"""Spans that follow what came of the last: their lengths, and that no law depends on them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cases import each, each_of
+
+from hybrid.policy import PolicyOptions, preset
+from hybrid.policy.requests import Check, Draft
+from hybrid.types import Sampling
+
+LENGTH, SPANS, AT_ONE = 12, (1, 2, 3, 7), Sampling(1.0)
+
+
+def pairs(toys, share=0.5, num=40):
+    for i in range(num):
+        small = toys.Toy(f"small{i}")
+        yield small, toys.Mix(small, f"large{i}", share)
+
+
+def text(shown):
+    return tuple(token.id for token in shown)
+
+
+@each("first", SPANS)
+@each("longest", [3, 8, 32])
+def test_greedy_exact_gives_the_targets_own_text_with_spans_that_follow(toys, first, longest):
+    policy = replace(preset("greedy-exact", PolicyOptions()), span=first, longest_span=max(first, longest))
+    for small, large in each_of(pairs(toys)):
+        shown, _ = toys.play(policy, small, large, None, LENGTH, k=2)
+        assert text(shown) == toys.greedy_text(large, LENGTH)
+
+
+def spans_by_hand(small, large, length, first, longest):
+    """The lengths of all spans of speculative decoding at temperature 0, one after another, token by token."""
+    at, span, found = (), first, []
+    while len(at) < length:
+        num, rejected = min(span, length - len(at)), False
+        found.append(num)
+        for _ in range(num):
+            best = large(at).best
+            rejected = small(at).best != best
+            at += (best,)
+            if rejected:
+                break
+        if not rejected and len(at) < length:
+            at += (large(at).best,)
+        span = max(span // 2, min(span, 4)) if rejected else min(2 * span, longest)
+    return found
+
+
+def test_spans_double_while_they_are_kept_and_halve_down_to_four(toys):
+    seen = set()
+    for share in (0.1, 0.3):
+        for small, large in each_of(pairs(toys, share, 10)):
+            _, log = toys.play(preset("greedy-exact", PolicyOptions()), small, large, None, 120, k=5, end=-1)
+            spans = [len(request.span) for request in log if isinstance(request, Check)]
+            assert spans == spans_by_hand(small, large, 120, 16, 32)
+            seen.update(spans)
+    assert {4, 8, 16, 32} <= seen
+
+
+@each("name", ["greedy-exact", "exact", "block"])
+def test_spans_stay_where_a_number_was_chosen(toys, name):
+    small, large = toys.Toy("a", 5), toys.Toy("b", 5)
+    sampling = Sampling() if name == "greedy-exact" else AT_ONE
+    policy = preset(name, PolicyOptions(span=5, sampling=sampling))
+    _, log = toys.play(policy, small, large, None if sampling.greedy else (lambda _: 0), 60, k=5, end=-1)
+    assert {request.limit for request in log if isinstance(request, Draft)} == {5}
+
+
+def test_a_check_that_is_not_answered_makes_the_next_span_shorter(toys):
+    """It kept nothing: where money runs out, a short span may still be paid for."""
+    small, large = next(pairs(toys))
+    _, log = toys.play(
+        preset("greedy-exact", PolicyOptions()), small, large, None, 60, k=5, end=-1, fails=lambda _: True
+    )
+    limits = [request.limit for request in log if isinstance(request, Draft)]
+    assert limits[:4] == [16, 8, 4, 4]
+
+
+@each("name", ["exact", "block"])
+@each("first, longest", [(1, 4), (2, 8)])
+def test_spans_that_follow_one_another_leave_the_clouds_law(toys, name, first, longest):
+    """The next span follows from what came of the last, and so from coins: the law must not."""
+    small = toys.Toy("q0")
+    large = toys.Mix(small, "p0", 0.6)
+    policy = replace(preset(name, PolicyOptions(sampling=AT_ONE)), span=first, longest_span=longest)
+    found = toys.law_of(lambda coin: toys.play(policy, small, large, coin, 4, k=2, law=AT_ONE), 4)
+    assert toys.distance(found, toys.own_law(large, 4)) < 1e-12
