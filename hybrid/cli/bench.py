@@ -41,6 +41,9 @@ ledger: what reserving and settling cost with durability on, alone and beside a 
 
 batch: 200 lines one at a time and four at a time, over an endpoint that takes 100 ms, as whole processes.
 
+waiting: whole answers and first tokens of every rule as shares of what the cloud alone takes, with a quick drafter and
+with a slow one.
+
 serve: the first token and each chunk over the wire of hybrid serve, in turn with the library.
 
 recurrent: tokens and time of a rejection, with saved states and without, of a mixed and of a purely recurrent model.
@@ -88,6 +91,7 @@ TITLES: Mapping[str, str] = {
     "parallel": "what questions at once cost one another",
     "batch": "what several lines of a batch at once save",
     "serve": "what the endpoint's wire costs over the library",
+    "waiting": "how long a user waits, beside the cloud alone",
     "chain": "what a chain of local models takes, beside each alone and what was chosen",
 }
 

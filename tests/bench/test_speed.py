@@ -25,7 +25,7 @@ from hybrid.engine.bare import BareContext
 from hybrid.engine.llama import CHUNK, Weights
 from hybrid.errors import EngineError, UsageError
 from hybrid.lab import speed
-from hybrid.lab.speed import answers, check, engine, money, serve
+from hybrid.lab.speed import answers, check, engine, money, serve, waiting
 from hybrid.lab.speed import measure as load
 from hybrid.lab.speed.measure import (
     BenchmarkLoad,
@@ -203,6 +203,7 @@ def test_a_rejection_is_counted_with_states_and_without(tmp_path, monkeypatch):
         "batch",
         "serve",
         "chain",
+        "waiting",
     ],
 )
 def test_every_benchmark_runs_and_reports_finite_figures(tiny, name, monkeypatch):
@@ -216,6 +217,7 @@ def test_every_benchmark_runs_and_reports_finite_figures(tiny, name, monkeypatch
     monkeypatch.setattr(engine, "SHAPES", tuple(TINY_RECURRENT.values()))
     monkeypatch.setattr(money, "BUNDLED", {"sglang": money.BUNDLED["sglang"]})
     monkeypatch.setattr(money, "ARMS", money.ARMS[:2])
+    monkeypatch.setattr(waiting, "CELLS", (waiting._Cell(1, 1, 0),))
     few = {"FAMILIES": answers.FAMILIES[:2], "CHOICES": 2, "NUMS_OF_MODELS": (1, 2), "LADDER": answers.LADDER[:2]}
     for setting, value in {"CHAIN_MS": 0, "AT_ONCE": (1, 2), **few}.items():
         monkeypatch.setattr(answers, setting, value)
@@ -243,6 +245,17 @@ def test_a_named_pair_is_measured_at_every_length_that_fits(name, tmp_path, monk
     assert local.name in report.setting
     assert (cloud.name in report.setting) is (name in {"kl", "overlap"})
     assert not list(tmp_path.iterdir()), "a random model was written"
+
+
+def test_a_slow_drafter_takes_its_time_for_a_token_that_it_decodes_alone():
+    with closing(Weights(BUNDLED_LOCAL)) as weights, closing(waiting._PacedEngine(weights, 64, 1)) as engine:
+        took = []
+        engine.token_s = 0.2
+        for ids in ((1, 2, 3), (4,)):
+            began = time.monotonic()
+            engine.extend(ids)
+            took.append(time.monotonic() - began)
+    assert took[1] >= 0.2
 
 
 def test_what_the_interval_costs_is_told_with_the_mass_that_was_unseen(tmp_path, monkeypatch):

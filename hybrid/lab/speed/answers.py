@@ -243,7 +243,8 @@ async def chain(bench: Bench) -> str:
 async def _time_chains(bench: Bench, at_once: int, rounds: int) -> dict[str, _Arm]:
     questions = [problems_of(family.name, rounds) for family in FAMILIES]
     arms = {name: _Arm() for name in ARMS}
-    common = {"price": PRICE, "ledger": Path(NO_LEDGER), "ctx": 512, "parallel": at_once, "policy": POLICY}
+    common = {"price": PRICE, "ledger": Path(NO_LEDGER), "ctx": 512, "parallel": at_once}
+    common |= {"policy": POLICY, "span": SPAN}
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(bundled_server(BUNDLED_CLOUD, "--latency-ms", str(CHAIN_MS)))
         clients = [await stack.enter_async_context(client_of(url, **common, **own)) for own in ARMS.values()]

@@ -31,6 +31,7 @@ from hybrid.errors import Unreachable, UsageError
 from hybrid.lab.speed.random_model import HALF_BILLION, write_random_model
 from hybrid.prob import UNMEASURED
 from hybrid.run import Answer, AsyncClient, LocalModel
+from hybrid.run.deferral import PlannerSource
 from hybrid.settings.config import AnswerChoices, Settings
 from hybrid.spend import Account, MemoryLedger, Price
 from hybrid.tasks import BY_NAME, distinct
@@ -315,7 +316,12 @@ class WatchedEndpoint:
 
 @asynccontextmanager
 async def watched_client(
-    model: Path, context: Callable[[Weights], E], watch: Callable[[E], W], price: Price, **own: Any
+    model: Path,
+    context: Callable[[Weights], E],
+    watch: Callable[[E], W],
+    price: Price,
+    planners: PlannerSource | None = None,
+    **own: Any,
 ) -> AsyncIterator[tuple[AsyncClient, W]]:
     """Open a client over one context of a model and the endpoint that ``watch`` makes for it; close all of it."""
     async with AsyncExitStack() as stack:
@@ -332,7 +338,8 @@ async def watched_client(
 
         settings = Settings.model_construct(threads=1, seed=0, **own)
         account = Account(price, MemoryLedger(), settings.cloud or "", None, settings.spender)
-        client = AsyncClient(LocalModel([(engine, worker)], UNMEASURED), connect, account, settings)
+        local = LocalModel([(engine, worker)], UNMEASURED)
+        client = AsyncClient(local, connect, account, settings, planners=planners)
         stack.push_async_callback(client.aclose)
         yield client, watched
 
