@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -72,6 +73,18 @@ def test_a_run_goes_on_where_it_stopped_and_a_line_that_was_cut_off_is_written_a
     told.clear()
     assert run_grids(replace(run, folder=tmp_path), told.append) == found
     assert told == ["4 of 4 questions were answered before"]
+
+
+def test_records_that_are_not_read_are_told(tmp_path):
+    """A design that was changed, or a version under which a rule did something else."""
+    run = bundled_run(tmp_path)
+    kept = [*({"key": run.key(unit), "text": "known"} for unit in run.units), {"key": "of an earlier version"}]
+    (tmp_path / "part-1.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in kept))
+    told = []
+    assert run_grids(run, told.append) == [kept[:2]]
+    [before, others] = told
+    assert before == "2 of 2 questions were answered before"
+    assert others.startswith("1 records here are of other questions")
 
 
 def test_what_a_record_depends_on_names_it(tmp_path):

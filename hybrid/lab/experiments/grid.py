@@ -93,6 +93,7 @@ def arms_to_json(arms: Sequence[Arm]) -> list[Any]:
 
 VERSION = 2
 PART = "part"
+OTHERS = "{} records here are of other questions, arms or models, or of an earlier version: they stay, and are not read"
 # How long the parent waits for news before it looks whether the children live.
 PATIENCE_S = 2.0
 
@@ -157,6 +158,8 @@ def run_grids(run: GridRun, report_progress: Callable[[str], None]) -> list[list
     left = list({keys[unit]: unit for unit in run.units if keys[unit] not in done}.values())  # equal ones once
     if num_done := sum(key in done for key in keys.values()):
         report_progress(f"{num_done} of {len(keys)} questions were answered before")
+    if others := len(done.keys() - set(keys.values())):
+        report_progress(OTHERS.format(others))
     if left:
         _run_children(run, left, report_progress)
         done = read_parts(run.folder)
