@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import signal
-import sys
 from types import FrameType
 
-from hybrid.ending_signals import ending_signals
+from hybrid.ending_signals import ending_signals, exit_of
 
 
 def main() -> None:
@@ -17,10 +16,7 @@ def main() -> None:
 
         app()
     except KeyboardInterrupt as error:
-        # One that has left code made of text, as dataclasses make theirs, would have Python end by SIGINT, whatever the
-        # exit code: it remembers that until other such code has run (CPython, ``run_eval_code_obj``).
-        exec("")  # noqa: S102  (it runs nothing)
-        sys.exit(128 + (error.args[0] if error.args else signal.SIGINT))
+        raise exit_of(error) from None
 
 
 def _catch_endings() -> None:

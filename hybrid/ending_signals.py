@@ -17,6 +17,16 @@ def ending_signals() -> list[signal.Signals]:
     return [signal.Signals[name] for name in NAMES if name in signal.Signals.__members__]
 
 
+def exit_of(interruption: KeyboardInterrupt) -> SystemExit:
+    """Return the end of a command that a signal has interrupted: 128 and the signal's number, SIGINT's if none is said.
+
+    An interruption that has left code made of text, as dataclasses make theirs, would have Python end by SIGINT,
+    whatever the exit code: it remembers that until other such code has run (CPython, ``run_eval_code_obj``).
+    """
+    exec("")  # noqa: S102  (it runs nothing)
+    return SystemExit(128 + (interruption.args[0] if interruption.args else signal.SIGINT))
+
+
 @contextmanager
 def handled(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Have a function called for some signals; afterwards those who handled them before do so again.

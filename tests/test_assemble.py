@@ -39,7 +39,7 @@ def built(monkeypatch):
             async with AsyncExitStack() as stack:
                 await reaching.reach(load(**settings), SimpleNamespace(num_tokens=0), stack)
 
-        monkeypatch.setattr(reaching, name, build)
+        monkeypatch.setattr(f"hybrid.cloud.{name.lower()}.{name}", build)
         with pytest.raises(Built) as found:
             asyncio.run(connect())
         return found.value.args
@@ -300,7 +300,7 @@ def test_a_model_that_is_named_as_the_cloud_is_served_here_and_one_thread_is_lef
                 await reaching.reach(settings, SimpleNamespace(num_tokens=0), stack)
 
         with monkeypatch.context() as patch:
-            patch.setattr(reaching, "Endpoint", build)
+            patch.setattr("hybrid.cloud.endpoint.Endpoint", build)
             with pytest.raises(Built) as built:
                 asyncio.run(connect())
         assert built.value.args[0][4] == ("vllm" if name else "sglang")

@@ -6,15 +6,15 @@ import asyncio
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import replace
 from hashlib import blake2b
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
-from anyio.from_thread import start_blocking_portal
-
 from hybrid.assemble.local_models import BUNDLED_LOCAL, first_model, further_models, open_local_models
 from hybrid.assemble.reaching import (
     endpoint_key,
+    kept_account,
     known_price,
     make_relayer,
     probe_cache,
@@ -36,7 +36,6 @@ from hybrid.settings.config import OpenArguments, Settings
 from hybrid.settings.names import BUNDLED, NAMED
 from hybrid.settings.sources import checked, ledger_file, load
 from hybrid.spend import Account, MemoryLedger, endpoint_id, usd_to_nanousd
-from hybrid.spend.durable import FileLedger
 
 # So many models of this disk are named in a sentence; ``hybrid models list`` names all.
 MOST_NAMED = 5
@@ -126,6 +125,8 @@ class ClientOpener:
 
     def __enter__(self) -> Client:
         """Open on an event loop of its own, in a thread."""
+        from anyio.from_thread import start_blocking_portal  # noqa: PLC0415  (the asynchronous client needs none)
+
         portal = self._blocking.enter_context(start_blocking_portal())
         try:
             return Client(self._blocking.enter_context(portal.wrap_async_context_manager(self)), portal)
@@ -140,7 +141,12 @@ class ClientOpener:
     async def _open(self, stack: AsyncExitStack) -> AsyncClient:
         settings = self.settings
         families = DomainCheck.of_pair(str(settings.local)) if _is_bundled_pair(settings) else None
+        # What sends is imported while the model's file maps.
+        name = "hybrid.cloud.endpoint"
+        sending = None if settings.offline else asyncio.create_task(asyncio.to_thread(import_module, name))
         models = await open_local_models(settings, families, stack)
+        if sending:
+            await sending
         weights, path, engine, account = models.weights, models.path, models.engine, self.account(stack)
 
         async def connect(asked_at: float | None = None) -> tuple[Cloud, Capabilities]:
@@ -194,9 +200,7 @@ class ClientOpener:
         endpoint = "bundled" if cloud is None or cloud in NAMED else endpoint_id(cloud)
         if path is None or served_here(self.settings):
             return Account(self._price, MemoryLedger(), endpoint, self._cap, self.settings.spender)
-        ledger = FileLedger(path.expanduser())
-        stack.push_async_callback(asyncio.to_thread, ledger.close)
-        return Account(self._price, ledger, endpoint, self._cap, self.settings.spender)
+        return kept_account(path, self._price, endpoint, self.settings, stack)
 
 
 def _pair_name(local: str | None, experts: str | None, settings: Settings) -> str | None:

@@ -1,4 +1,7 @@
-"""Reach an endpoint: which one the settings name, the wire to it, and whether it speaks the local vocabulary."""
+"""Reach an endpoint: which one the settings name, the wire to it, and whether it speaks the local vocabulary.
+
+What sends is imported where a wire is made: a local answer does without an HTTP library.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +13,29 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
 from hybrid.cloud import Capabilities, Cloud
-from hybrid.cloud.bounds import Timeouts
-from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.probe_result import ProbeCache
 from hybrid.cloud.translated import RenumberedCloud, TranslatedCloud, numbers_of
-from hybrid.cloud.wire import KEY_HINT, Wire
 from hybrid.engine import Engine
 from hybrid.engine.llama import Weights
 from hybrid.engine.real_models import model_file
 from hybrid.engine.vocabulary import VocabularyFile, share_words
 from hybrid.errors import NotAnApi, Unreachable, UsageError, VocabularyMismatch
-from hybrid.run.relaying import Relayer, RelayTarget
 from hybrid.run.retrying import BreakerConfig, EndpointHealth, RetryPolicy
 from hybrid.settings.config import Settings
 from hybrid.settings.names import MODELS, NAMED, is_loopback
 from hybrid.settings.sources import cache_file, ledger_file, price_file
 from hybrid.spend import Account, Price, PriceFile, endpoint_id, usd_to_nanousd
-from hybrid.spend.durable import FileLedger
+
+if TYPE_CHECKING:
+    from hybrid.cloud.endpoint import Endpoint
+    from hybrid.cloud.wire import Wire
+    from hybrid.run.relaying import Relayer
 
 # What a request costs, as far as it is known before the endpoint is asked.
 
@@ -161,8 +165,7 @@ async def reach(
         if theirs is not None:
             opened.callback(theirs.close)
             cache = cache and findings_cache(theirs)
-        wire = wire_to(settings, url)
-        endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, theirs or engine, dialect, cache)
+        endpoint = _endpoint(settings, url, theirs or engine, dialect, cache)
         opened.push_async_callback(endpoint.aclose)
         cloud = _speaking(endpoint, theirs, engine)
         try:
@@ -212,12 +215,19 @@ async def reach_by_messages(
     if served_here(settings):
         raise NotAnApi("a server of our own takes no messages")
     async with AsyncExitStack() as opened:
-        wire = wire_to(settings, settings.cloud or "")
-        endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, engine, None, cache)
+        endpoint = _endpoint(settings, settings.cloud or "", engine, None, cache)
         opened.push_async_callback(endpoint.aclose)
         capabilities = await endpoint.connect_by_messages(asked_at)
         stack.push_async_exit(opened.pop_all())
         return endpoint, capabilities
+
+
+def _endpoint(
+    settings: Settings, url: str, words: Engine | VocabularyFile, dialect: str | None, cache: ProbeCache | None
+) -> Endpoint:
+    from hybrid.cloud.endpoint import Endpoint  # noqa: PLC0415
+
+    return Endpoint(wire_to(settings, url), settings.cloud_model, settings.cache_salt, words, dialect, cache)
 
 
 def findings_cache(words: Weights | VocabularyFile) -> ProbeCache:
@@ -232,6 +242,9 @@ def probe_cache(settings: Settings, words: Weights) -> ProbeCache | None:
 
 def wire_to(settings: Settings, url: str) -> Wire:
     """Return the wire to an address, with the key and the deadlines of the settings."""
+    from hybrid.cloud.bounds import Timeouts  # noqa: PLC0415
+    from hybrid.cloud.wire import KEY_HINT, Wire  # noqa: PLC0415
+
     first_byte, read = settings.first_byte_timeout_s, settings.read_timeout_s
     deadlines = Timeouts(settings.connect_timeout_s, first_byte, read, settings.request_timeout_s)
     # A proxy of the environment is for the world outside; it would not find a server on this machine.
@@ -279,6 +292,10 @@ def make_relayer(
     there = relay_settings(settings)
     if there is None or there.cloud is None:
         return None
+    from hybrid.cloud.bounds import Timeouts  # noqa: PLC0415
+    from hybrid.cloud.wire import Wire  # noqa: PLC0415
+    from hybrid.run.relaying import Relayer, RelayTarget  # noqa: PLC0415
+
     key, url, named = endpoint_key(there), there.cloud, there.cloud_model
     hint = key_hint(there.api_key_env, HINT, sent=key is not None) if there.api_key_env else HINT
     waits = Timeouts(settings.connect_timeout_s, RELAY_WAIT_S, RELAY_WAIT_S, RELAY_WAIT_S)
@@ -306,6 +323,13 @@ def _account(settings: Settings, there: Settings, account: Account, stack: Async
     path = ledger_file(settings)
     if path is None or not served_here(settings):
         return account.beside(price, endpoint)
+    return kept_account(path, price, endpoint, settings, stack)
+
+
+def kept_account(path: Path, price: Price | None, endpoint: str, settings: Settings, stack: AsyncExitStack) -> Account:
+    """Return what pays from the ledger's file, which closes with ``stack``."""
+    from hybrid.spend.durable import FileLedger  # noqa: PLC0415  (what costs nothing is kept in no file)
+
     ledger = FileLedger(path.expanduser())
     stack.push_async_callback(asyncio.to_thread, ledger.close)
     cap = usd_to_nanousd(settings.cap, "cap") if settings.cap is not None else None

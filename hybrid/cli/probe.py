@@ -16,7 +16,7 @@ from hybrid.settings.setting_info import SettingScope
 from hybrid.spend import as_percent, as_usd
 
 if TYPE_CHECKING:
-    from hybrid.assemble import ProbeReport
+    from hybrid.assemble.probing import ProbeReport
     from hybrid.cloud import Capabilities
     from hybrid.cloud.probe_result import KlInterval, ProbeResult
     from hybrid.engine.identity import LocalNoise
@@ -121,7 +121,7 @@ def probe(
 ) -> None:
     """Find out what an endpoint can do, and which policies work there."""
     with exit_codes():
-        from hybrid.assemble import probe as probed  # noqa: PLC0415  (help needs no llama.cpp)
+        from hybrid.assemble.probing import probe as probed  # noqa: PLC0415  (help needs no llama.cpp)
 
         with progress("asking the endpoint", only_on_a_terminal=True) as tell:
             found = run_until_interrupted(lambda: probed(tell, **flags, cloud=url, cloud_model=model))

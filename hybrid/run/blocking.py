@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import aclosing, closing
 from queue import SimpleQueue
-from typing import Unpack
-
-from anyio.from_thread import BlockingPortal
+from typing import TYPE_CHECKING, Unpack
 
 from hybrid.record.answer import Answer
 from hybrid.record.conversation import Prompt
@@ -20,6 +18,9 @@ from hybrid.record.state import Spent
 from hybrid.run.client import AsyncClient
 from hybrid.settings.config import AnswerChoices, Settings
 from hybrid.spend import CapStatus
+
+if TYPE_CHECKING:
+    from anyio.from_thread import BlockingPortal
 
 
 class Client:

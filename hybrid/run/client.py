@@ -16,7 +16,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from types import NoneType
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from hybrid.cloud import Capabilities
 from hybrid.defer import CriticNumbers
@@ -32,13 +32,7 @@ from hybrid.record.events import Event, Finished, Publish, text_of
 from hybrid.record.state import Spent
 from hybrid.run.chain import ChainChooser, whole_chain
 from hybrid.run.cloud_verifier import CloudVerifier, Connect, WriteOptions
-from hybrid.run.composition import (
-    Decoding,
-    by_cloud_alone,
-    check_effect,
-    most_tokens,
-    recording_of,
-)
+from hybrid.run.composition import Decoding, by_cloud_alone, check_effect, most_tokens, recording_of
 from hybrid.run.connecting import ClientStatus, SharedConnection
 from hybrid.run.contexts import LocalContexts, LocalModel
 from hybrid.run.deferral import PlannerSource
@@ -46,7 +40,6 @@ from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver
 from hybrid.run.local_writers import Question, local_writers
 from hybrid.run.memory import ClientMemory
-from hybrid.run.relaying import RelayedReply, Relayer
 from hybrid.run.retrying import BreakerConfig, EndpointHealth, RetryingCaller, RetryPolicy
 from hybrid.run.text_rows import TextRows, TextScorer, Writer
 from hybrid.settings.config import AnswerChoices, Settings, names_for
@@ -54,6 +47,9 @@ from hybrid.settings.setting_info import SettingScope
 from hybrid.settings.sources import choosing
 from hybrid.spend import Account, AnswerBudget, CapStatus
 from hybrid.types import Ids, Sampling
+
+if TYPE_CHECKING:
+    from hybrid.run.relaying import RelayedReply, Relayer
 
 # Of different choices so many are kept resolved, none of them longer than so many characters.
 MOST_DECODINGS, LONGEST_KEY = 64, 2048

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hybrid.assemble import ProbeReport
+from hybrid.assemble.probing import ProbeReport
 from hybrid.cli.probe import break_evens, told_of_probe
 from hybrid.cloud.probe_result import ProbeResult
 from hybrid.pairs.profile import JudgedTokens

@@ -11,7 +11,7 @@ from cases import each
 from typer.testing import CliRunner
 
 from hybrid.cli import app
-from hybrid.cli.ask import Explainer, told_plan
+from hybrid.cli.explaining import Explainer, told_plan
 from hybrid.defer import DraftSignals, UninformedScore
 from hybrid.policy.explanation import explain
 from hybrid.policy.plan import Worth

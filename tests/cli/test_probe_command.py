@@ -14,7 +14,8 @@ from arithmetic import rounds_by_shape, tolerance
 from cases import each, each_of
 from typer.testing import CliRunner
 
-from hybrid.assemble import BUNDLED_LOCAL, ProbeReport
+from hybrid.assemble import BUNDLED_LOCAL
+from hybrid.assemble.probing import ProbeReport
 from hybrid.cli import app
 from hybrid.cli.probe import least_rejected, told, working
 from hybrid.cloud import Capabilities
@@ -73,7 +74,7 @@ def test_what_an_endpoint_calls_its_model_is_shown_and_not_obeyed(monkeypatch):
     async def found(tell, **flags):
         return ProbeReport(replace(FOUND, model="m\u202egpj.\x1b[2J"), None, LocalNoise())
 
-    monkeypatch.setattr("hybrid.assemble.probe", found)
+    monkeypatch.setattr("hybrid.assemble.probing.probe", found)
     monkeypatch.setattr(sys.modules["hybrid.cli.probe"], "working", lambda *_, **__: WORKS)
     assert "serves m\\u202egpj.\\x1b[2J in" in probe("http://there").stdout
     assert json.loads(probe("http://there", "--json").stdout)["model"] == "m\u202egpj.\x1b[2J"
@@ -219,7 +220,7 @@ def test_a_model_is_named_as_everywhere_else_or_by_the_shorter_name(monkeypatch,
         asked.update(flags)
         return ProbeReport(FOUND, None, LocalNoise())
 
-    monkeypatch.setattr("hybrid.assemble.probe", found)
+    monkeypatch.setattr("hybrid.assemble.probing.probe", found)
     monkeypatch.setattr(sys.modules["hybrid.cli.probe"], "working", lambda *_, **__: WORKS)
     assert probe("http://there", flag, "large").exit_code == 0
     assert (asked["cloud"], asked["cloud_model"]) == ("http://there", "large")

@@ -14,7 +14,7 @@ from cases import each, each_of
 from endpoints import PATIENT
 
 import hybrid
-import hybrid.assemble
+from hybrid.assemble import probing
 from hybrid.errors import NotAnApi
 
 # Starting takes 35 s on two free cores, minutes on busy ones.
@@ -65,7 +65,7 @@ def test_the_token_in_route_is_refused_in_a_sentence_that_names_the_servers_flag
 
 def test_a_probe_names_every_flag_that_would_help(bare, tmp_path, monkeypatch):
     monkeypatch.setattr("hybrid.assemble.reaching.cache_file", lambda: tmp_path / "cache.json")
-    probed = asyncio.run(hybrid.assemble.probe(lambda _: None, cloud=bare.url, price="free", **PATIENT))
+    probed = asyncio.run(probing.probe(lambda _: None, cloud=bare.url, price="free", **PATIENT))
     found = probed.findings
     assert (found.dialect, found.most_k, found.cached_usage, found.token_route) == ("vllm", 5, False, False)
     assert [hint.flag for hint in probed.hints] == [

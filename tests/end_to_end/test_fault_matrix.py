@@ -16,7 +16,6 @@ import pytest
 from cases import each
 
 import hybrid
-from hybrid.assemble import reaching
 from hybrid.cloud.wire import Wire
 from hybrid.errors import NotAnApi
 from hybrid.run import Degraded, Event, Finished, RequestRetried, RequestSent, RequestSettled
@@ -95,7 +94,7 @@ def struck(stub, monkeypatch, tmp_path):
                 self._client.event_hooks = {"request": [strike]}
                 wires.append(self)
 
-        monkeypatch.setattr(reaching, "Wire", Struck)
+        monkeypatch.setattr("hybrid.cloud.wire.Wire", Struck)
 
         def sockets():
             here = psutil.Process().net_connections("tcp")

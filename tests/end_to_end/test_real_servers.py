@@ -20,8 +20,7 @@ from arithmetic import tolerance
 from cases import each_of
 
 import hybrid
-import hybrid.assemble
-from hybrid.assemble import PROBE
+from hybrid.assemble import PROBE, probing
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.probe_result import habits
@@ -91,7 +90,7 @@ def test_a_local_model_of_another_vocabulary_is_refused(real):
 def test_the_probe_finds_what_the_server_can_do(real, tmp_path, monkeypatch):
     """By asking alone, in 600 tokens at most; what it found is believed by the next client."""
     monkeypatch.setattr("hybrid.assemble.reaching.cache_file", lambda: tmp_path / "cache.json")
-    probed = asyncio.run(hybrid.assemble.probe(lambda _: None, cloud=real.url, price="free"))
+    probed = asyncio.run(probing.probe(lambda _: None, cloud=real.url, price="free"))
     found, can = probed.findings, probed.can
     exact = real.family == "llama-server"
     assert (found.dialect, found.scoring_method) == (real.family, "forced" if exact else "one request")

@@ -19,7 +19,7 @@ from kept_servers import serving_kept
 from server_environments import Unavailable
 
 import hybrid
-import hybrid.assemble
+from hybrid.assemble import probing
 from hybrid.errors import MissingCapability
 
 # The first test starts vLLM and the gateway.
@@ -91,7 +91,7 @@ def test_it_is_known_by_what_it_serves(gateway, oracles, driver):
 def test_the_probe_finds_that_whole_answers_have_what_streams_lack(gateway, tmp_path, monkeypatch, server, driver):
     monkeypatch.setattr("hybrid.assemble.reaching.cache_file", lambda: tmp_path / "cache.json")
     choices = named(server, driver)
-    probed = asyncio.run(hybrid.assemble.probe(lambda _: None, cloud=gateway, price="free", **choices))
+    probed = asyncio.run(probing.probe(lambda _: None, cloud=gateway, price="free", **choices))
     found, can = probed.findings, probed.can
     assert (found.scoring_methods, found.rows, found.streams) == ({"one request": "agrees"}, True, False)
     assert (found.continues, found.raw_rows) == (True, True)

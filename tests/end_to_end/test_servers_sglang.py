@@ -21,7 +21,7 @@ from cases import each, each_of
 from endpoints import PATIENT, connected
 
 import hybrid
-import hybrid.assemble
+from hybrid.assemble import probing
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.errors import VocabularyMismatch
 from hybrid.tasks import FAMILIES, distinct
@@ -76,7 +76,7 @@ def test_a_local_model_of_another_vocabulary_is_refused(sglang):
 
 def test_the_probe_finds_what_it_can_do(sglang, tmp_path, monkeypatch):
     monkeypatch.setattr("hybrid.assemble.reaching.cache_file", lambda: tmp_path / "cache.json")
-    probed = asyncio.run(hybrid.assemble.probe(lambda _: None, cloud=sglang.url, price="free"))
+    probed = asyncio.run(probing.probe(lambda _: None, cloud=sglang.url, price="free"))
     found, can = probed.findings, probed.can
     assert (found.dialect, found.scoring_method, found.scoring_methods) == (
         "sglang",
