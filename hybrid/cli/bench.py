@@ -46,11 +46,13 @@ with a slow one.
 
 serve: the first token and each chunk over the wire of hybrid serve, in turn with the library.
 
+start: whole processes (the version, a help, an offline answer), beside an empty one and the libraries alone.
+
 recurrent: tokens and time of a rejection, with saved states and without, of a mixed and of a purely recurrent model.
 
 engine, check and overlap write a model of random weights themselves (0.5 billion parameters, 152k tokens, 530 MB),
 prefix one of 0.2 MB, recurrent two (0.5 and 0.4 billion); all use one thread. On two cores kl, ledger and serve take
-seconds, engine and check a minute or two, batch, prefix and recurrent about three, overlap about six, parallel ten.
+seconds, start, engine and check a minute or two, batch, prefix, recurrent about three, overlap about six, parallel ten.
 
 With --local engine, kl, check and overlap measure that model in the place of the random one, after 100, 2,000 and 7,000
 tokens where it was trained with as many; kl and overlap take the reference's rows from --cloud, by default from the
@@ -93,6 +95,7 @@ TITLES: Mapping[str, str] = {
     "serve": "what the endpoint's wire costs over the library",
     "waiting": "how long a user waits, beside the cloud alone",
     "chain": "what a chain of local models takes, beside each alone and what was chosen",
+    "start": "what a process costs before it answers",
 }
 
 
@@ -232,6 +235,3 @@ def _cells(figure: Measurement) -> tuple[str, ...]:
     low, median, high = (f"{x:.3g}" if abs(x) < 1000 else f"{x:.0f}" for x in (value.low, value.median, value.high))
     quartiles = f"{low} to {high}" if value.num > 1 else ""
     return figure.name, f"{median}{unit}", quartiles, figure.bound or "", figure.note
-
-
-__all__ = ["bench"]

@@ -204,6 +204,7 @@ def test_a_rejection_is_counted_with_states_and_without(tmp_path, monkeypatch):
         "serve",
         "chain",
         "waiting",
+        "start",
     ],
 )
 def test_every_benchmark_runs_and_reports_finite_figures(tiny, name, monkeypatch):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
-from hybrid.lab.speed import answers, check, engine, money, serve, waiting
+from hybrid.lab.speed import answers, check, engine, money, serve, start, waiting
 from hybrid.lab.speed.measure import LENGTHS, Bench, BenchmarkReport, MeasuredServer, NamedPair
 
 # By its name: what measures it and returns its setting, and the pairs of runs where nobody says how many: enough for a
@@ -26,6 +26,7 @@ BENCHMARKS: Mapping[str, tuple[Callable[[Bench], str | Coroutine[Any, Any, str]]
     "serve": (serve.serve, 100),
     "chain": (answers.chain, 10),
     "waiting": (waiting.waiting, 14),
+    "start": (start.start, 20),
 }
 
 
