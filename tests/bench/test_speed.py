@@ -188,25 +188,7 @@ def test_a_rejection_is_counted_with_states_and_without(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        "engine",
-        "kl",
-        "check",
-        "prefix",
-        "bill",
-        "overlap",
-        "ledger",
-        "recurrent",
-        "parallel",
-        "batch",
-        "serve",
-        "chain",
-        "waiting",
-        "start",
-    ],
-)
+@pytest.mark.parametrize("name", speed.BENCHMARKS)
 def test_every_benchmark_runs_and_reports_finite_figures(tiny, name, monkeypatch):
     """On a model that is nobody's load: here only the measuring is tested."""
     monkeypatch.setattr(answers, "ROUND_TRIPS_MS", (0,))
