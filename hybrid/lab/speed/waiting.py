@@ -79,7 +79,7 @@ class _PacedEngine(LlamaEngine):
 
 
 @dataclass
-class _Arm:
+class _RuleWaits:
     """What a rule's answers took, in seconds, and what they sent."""
 
     whole: list[float]
@@ -95,7 +95,7 @@ class _Arm:
 async def waiting(bench: Bench) -> str:
     """Measure ``bench.num`` questions of each cell, another rule first at each."""
     for cell in CELLS:
-        arms = {name: _Arm([], []) for name in ARMS}
+        arms = {name: _RuleWaits([], []) for name in ARMS}
         async with _client(cell) as client:
             await whole_answer(client, "What is 2 + 2?", policy="kl")  # connects
             for number, which in turns(bench.num, len(ARMS)):
@@ -141,7 +141,7 @@ def _watched(url: str, engine: LlamaEngine) -> WatchedEndpoint:
     return WatchedEndpoint(endpoint_at(url, engine, None), engine)
 
 
-def _add(bench: Bench, cell: _Cell, arms: dict[str, _Arm]) -> None:
+def _add(bench: Bench, cell: _Cell, arms: dict[str, _RuleWaits]) -> None:
     alone = arms.pop("cloud")
     for name, arm in arms.items():
         total, sent = sum(arm.whole) / sum(alone.whole), arm.requests / len(arm.whole)
