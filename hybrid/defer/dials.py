@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hybrid.defer.calibration import Calibration, CalibrationQuestion
-from hybrid.defer.outcome import DraftOutcome
+from hybrid.defer.outcome import DraftOutcome, OutcomeRows, rows_of
 from hybrid.prob import Floats
 
 # Conformal risk control: up to which chance drafts may be kept, so that few of all questions go wrong by it.
@@ -59,22 +60,18 @@ def risk_cutoff(questions: Sequence[RiskQuestion], level: float) -> float:
     cutoffs = np.array([each.cutoff for each in questions], dtype=np.float64)
     floors = np.array([each.floor for each in questions], dtype=np.float64)
     bad = np.sort(chances[[each.turned_down is True for each in questions]])
-
-    def weight(chance: float) -> float:
-        """How many questions a verdict at a chance stands for."""
-        return num / float(np.where(chance <= cutoffs, floors, 1.0).sum())
-
+    by_cutoff = np.argsort(cutoffs)
+    # Of the questions from each place on, whose verdicts a coin asked for.
+    floored = np.append(np.cumsum(floors[by_cutoff][::-1])[::-1], 0.0)
     # The next question may weigh as much as any can.
-    lost = weight(-math.inf if (cutoffs < 0.0).all() else 0.0)
-    if lost / (num + 1) > level:
+    least = -math.inf if (cutoffs < 0.0).all() else 0.0
+    places = np.searchsorted(cutoffs[by_cutoff], np.concatenate([[least], bad]))
+    # How many questions each verdict stands for, added up.
+    lost = np.cumsum(num / (places + floored[places]))
+    if lost[0] / (num + 1) > level:
         return KEEP_NOTHING
     in_order = np.sort(chances)
-    beyond = in_order[np.cumsum(in_order) > level * num][:1]
-    for chance in bad:
-        lost += weight(float(chance))
-        if lost / (num + 1) > level:
-            beyond = np.append(beyond, chance)
-            break
+    beyond = np.append(in_order[np.cumsum(in_order) > level * num][:1], bad[lost[1:] / (num + 1) > level][:1])
     return float(chances[chances < beyond.min()].max(initial=KEEP_NOTHING)) if len(beyond) else 1.0
 
 
@@ -84,30 +81,23 @@ def unseen_questions(calibration: Calibration | None) -> Iterator[RiskQuestion]:
         yield RiskQuestion(chance, turned_down)
 
 
-def decided_questions(outcomes: Iterable[DraftOutcome]) -> Iterator[RiskQuestion]:
-    """Put the drafts of each question together: its chance is the highest of those by which its text was decided.
+def question_after(before: RiskQuestion | None, draft: DraftOutcome, chance: float) -> RiskQuestion | None:
+    """Return a question with one more draft of it, or the next question; None: the draft says nothing of any.
 
+    A question's chance is the highest of those by which its text was decided.
     Where no risk was asked for, other chances than a draft's own may have been decided otherwise: they count as kept.
     A draft of which no coin could have asked (an endpoint that cannot score) says nothing of those that were kept.
     """
-    now: RiskQuestion | None = None
-    for each in outcomes:
-        if not each.floor:
-            continue
-        cutoff = 1.0 if each.cutoff is None else each.cutoff
-        own = max(cutoff, each.chance) if each.keeps else min(cutoff, np.nextafter(each.chance, KEEP_NOTHING))
-        here = RiskQuestion(each.chance, each.turned_down, float(own), each.floor)
-        if each.after == "start":
-            if now is not None:
-                yield now
-            now = here
-        elif each.after == "block" and now is not None:
-            turned_down = now.turned_down or here.turned_down
-            now = RiskQuestion(
-                max(now.chance, here.chance), turned_down, max(now.cutoff, here.cutoff), min(now.floor, here.floor)
-            )
-    if now is not None:
-        yield now
+    if not draft.floor or draft.after == "handback" or (draft.after == "block" and before is None):
+        return None
+    cutoff = 1.0 if draft.cutoff is None else draft.cutoff
+    own = max(cutoff, chance) if draft.keeps else min(cutoff, math.nextafter(chance, KEEP_NOTHING))
+    if draft.after == "start" or before is None:
+        return RiskQuestion(chance, draft.turned_down, own, draft.floor)
+    turned_down = before.turned_down or draft.turned_down
+    return RiskQuestion(
+        max(before.chance, chance), turned_down, max(before.cutoff, own), min(before.floor, draft.floor)
+    )
 
 
 # The floor: random checks of what would be kept, so that being wrong there is seen.
@@ -130,29 +120,27 @@ def floor_coin(*key: object) -> float:
     return (int.from_bytes(blake2b(repr(key).encode(), digest_size=8).digest(), "big") >> 11) / 2**53
 
 
-def floor_after(outcomes: Iterable[DraftOutcome]) -> float:
+def floor_after(outcomes: Iterable[DraftOutcome] | OutcomeRows) -> float:
     """Return the share of what would be kept that is to be checked next."""
     return RAISED_FLOOR if raised_for(outcomes) else FLOOR
 
 
-def raised_for(outcomes: Iterable[DraftOutcome]) -> int:
+def raised_for(outcomes: Iterable[DraftOutcome] | OutcomeRows) -> int:
     """Return for how many more questions the floor is raised; 0: it is not."""
-    total, left = 0.0, 0
-    for each in outcomes:
-        left -= left > 0 and each.after == "start"
-        if not (each.keeps and each.turned_down is not None):
-            continue
-        total = max(0.0, total + _evidence(each.chance, turned_down=each.turned_down))
+    rows, total, alarm = rows_of(outcomes), 0.0, -1
+    checked = np.flatnonzero(rows["keeps"] & rows["known"])
+    evidence = _evidence(rows["chance"][checked], rows["turned_down"][checked])
+    for place, told in zip(checked.tolist(), evidence.tolist(), strict=True):
+        total = max(0.0, total + told)
         if total >= ALARM:
-            total, left = 0.0, RAISED_QUESTIONS
-    return left
+            total, alarm = 0.0, place
+    return 0 if alarm < 0 else max(0, RAISED_QUESTIONS - int(rows["starts"][alarm + 1 :].sum()))
 
 
-def _evidence(chance: float, *, turned_down: bool) -> float:
-    """Return the logarithm of the likelihood ratio of a verdict: odds that are eight times as high against these."""
-    told = min(max(chance, LEAST_CHANCE), 1.0 - LEAST_CHANCE)
-    scale = 1.0 - told + told * ODDS_RATIO
-    return (math.log(ODDS_RATIO) if turned_down else 0.0) - math.log(scale)
+def _evidence(chances: Floats, turned_down: NDArray[np.bool_]) -> Floats:
+    """Return the logarithm of each verdict's likelihood ratio, shape (N,): odds eight times as high against these."""
+    told = np.clip(chances, LEAST_CHANCE, 1.0 - LEAST_CHANCE)
+    return np.asarray(turned_down * math.log(ODDS_RATIO) - np.log(1.0 - told + told * ODDS_RATIO))
 
 
 # Pacing under a day's cap: money has a price of its own, which rises while spending runs ahead of the day.

@@ -21,13 +21,13 @@ from hybrid.defer.dials import (
     RAISED_QUESTIONS,
     QuestionCosts,
     RiskQuestion,
-    decided_questions,
     floor_after,
+    question_after,
     raised_for,
     risk_cutoff,
     unseen_questions,
 )
-from hybrid.defer.outcome import DraftOutcome
+from hybrid.defer.outcome import DraftOutcome, OutcomeRows, rows_of
 from hybrid.defer.score import CorrectedScore, Correction, Score
 
 MOST_OUTCOMES = 5000
@@ -58,16 +58,23 @@ class OnlineLearner:
         """Take the score as it was fitted, or the prior of an unknown pair, and the outcomes that were kept on disk."""
         self._score, self._calibration = score, calibration
         self._outcomes: list[DraftOutcome] = []
+        self._rows, self._gone = rows_of(()), 0  # those outcomes as columns; so many older ones are forgotten
+        # Of each draft by which a risk is told: its place, that of its question's first one, the question with it.
+        self._decided, self._read = list[tuple[int, int, RiskQuestion]](), 0
         self._correction = Correction.none(score.familiarity)
-        self._fitted, self._new = 0, 0
+        self._fitted, self._new, self._raised = 0, 0, 0
         self._own_weight = OWN_WEIGHT if score.familiarity.counts.any() else 1.0
-        self._cutoffs: dict[tuple[float, int], float] = {}
+        self._cutoffs: dict[tuple[float, int, int], float] = {}
         self.add(seen)
 
     @cached_property
     def digest(self) -> str:
         """The name of the score as it was fitted: outcomes that it told bear it."""
         return score_digest(self._score)
+
+    @cached_property
+    def _held_out(self) -> tuple[RiskQuestion, ...]:
+        return tuple(unseen_questions(self._calibration))
 
     @property
     def outcomes(self) -> tuple[DraftOutcome, ...]:
@@ -93,31 +100,31 @@ class OnlineLearner:
     @property
     def floor(self) -> float:
         """The share of what would be kept that is checked at random."""
-        return floor_after(self._outcomes)
+        return floor_after(self._rows)
 
     @property
     def kept_share(self) -> float | None:
         """The share of the judged tokens that were kept; None: too few were judged."""
-        judged = sum(each.judged_tokens for each in self._outcomes)
-        return sum(each.kept_tokens for each in self._outcomes) / judged if judged >= ENOUGH_TOKENS else None
+        judged = int(self._rows["judged_tokens"].sum())
+        return int(self._rows["kept_tokens"].sum()) / judged if judged >= ENOUGH_TOKENS else None
 
     @property
     def turned_down_share(self) -> float | None:
         """The share of all first drafts that are turned down, by inverse propensity; None: no verdict is known."""
-        known = [each for each in self._outcomes if each.after == "start" and each.turned_down is not None]
-        total = sum(1.0 / each.propensity for each in known)
-        return sum(1.0 / each.propensity for each in known if each.turned_down) / total if known else None
+        known = self._rows[self._rows["starts"] & self._rows["known"]]
+        weights = 1.0 / known["propensity"]
+        return float(weights[known["turned_down"]].sum() / weights.sum()) if len(known) else None
 
     @property
     def loss(self) -> LossKind:
         """What keeping loses: as the pair's calibration says, else as its own verdicts do."""
-        return self._calibration.loss if self._calibration else _loss(self._outcomes)
+        return self._calibration.loss if self._calibration else _loss(self._rows)
 
     @property
     def is_measured(self) -> bool:
         """Whether enough is known of the pair to say what keeping loses: a calibration, or verdicts of its own."""
-        known = sum(each.after == "start" and each.turned_down is not None for each in self._outcomes)
-        return self._calibration is not None or known >= LOSS_LABELS
+        known = np.count_nonzero(self._rows["starts"] & self._rows["known"])
+        return self._calibration is not None or bool(known >= LOSS_LABELS)
 
     def worth_at_half_bill(self, whole_cost: float) -> float:
         """Return the worth of one nat of a draft's mean excess at which half of the bill is spent.
@@ -125,20 +132,20 @@ class OnlineLearner:
         ``whole_cost``: what the cloud alone would take for the question at hand, above 0. A draft whose surprise times
         this worth exceeds its own cost goes to the cloud.
         """
-        last = [each for each in self._outcomes if each.after == "start" and each.whole_cost > 0.0][-LAST_QUESTIONS:]
-        costs = [each.whole_cost for each in last]
+        last = self._rows[self._rows["starts"] & (self._rows["whole_cost"] > 0.0)][-LAST_QUESTIONS:]
+        costs = last["whole_cost"]
         usual = float(np.mean([*costs, whole_cost]))
-        told = np.array([*PRIOR_SURPRISES, *[each.surprise for each in last]])
+        told = np.array([*PRIOR_SURPRISES, *last["surprise"]])
         alone = np.array([*[usual] * len(PRIOR_SURPRISES), *costs])
         routed = QuestionCosts(told, told, alone, alone)
         return routed.worth_at_bill(HALF) * float(alone.mean()) / routed.mean_excess
 
     def risk_cutoff(self, level: float) -> float:
         """Return up to which chance drafts may be kept (-1: none). It moves at every 50th label."""
-        labels = np.cumsum([each.turned_down is not None for each in self._outcomes])
+        labels = np.cumsum(self._rows["known"])
         num = int(labels[-1]) // RISK_LABELS * RISK_LABELS if len(labels) else 0
-        upto = int(np.searchsorted(labels, num)) + 1 if num else 0
-        key = (level, upto)
+        upto = self._gone + (int(np.searchsorted(labels, num)) + 1 if num else 0)
+        key = (level, self._gone, upto)
         if key not in self._cutoffs:
             self._cutoffs = {key: risk_cutoff(self._risk_questions(upto), level)}
         return self._cutoffs[key]
@@ -146,26 +153,36 @@ class OnlineLearner:
     @property
     def num_unseen(self) -> int:
         """Of how many questions it is known what came of them, though the score was not fitted to them."""
-        return len(self._risk_questions())
+        return len(self._risk_questions(self._gone + len(self._outcomes)))
 
-    def _risk_questions(self, upto: int | None = None) -> list[RiskQuestion]:
+    def _risk_questions(self, upto: int) -> list[RiskQuestion]:
         """Return what a cut-off is taken from: chances as ``risk_score`` tells them, before anything was learned.
 
         What another score told is of another function: it was in force before the pair was calibrated, or since.
+        ``upto``: so many of all drafts count. Each draft is read once.
         """
-        decided = [each for each in self._outcomes[:upto] if each.score == self.digest]
-        if self._calibration is not None:
-            decided = [replace(each, chance=each.told) for each in decided]
-        return [*unseen_questions(self._calibration), *decided_questions(decided)]
+        end = self._gone + len(self._outcomes)
+        for place in range(max(self._read, self._gone), end):
+            draft = self._outcomes[place - self._gone]
+            _, first, before = self._decided[-1] if self._decided else (0, 0, None)
+            chance = draft.chance if self._calibration is None else draft.told
+            after = question_after(before, draft, chance) if draft.score == self.digest else None
+            if after is not None:
+                self._decided.append((place, place if draft.after == "start" else first, after))
+        self._decided, self._read = [each for each in self._decided if each[1] >= self._gone], end
+        questions = {first: question for place, first, question in self._decided if place < upto}
+        return [*self._held_out, *questions.values()]
 
     def add(self, outcomes: Iterable[DraftOutcome]) -> tuple[str, ...]:
         """Learn what came of drafts, in their order; return the sentences that a user should be told now."""
         new = tuple(outcomes)
         if not new:
             return ()
-        loss, raised = self.loss, raised_for(self._outcomes)
+        loss, raised = self.loss, self._raised
+        self._gone += max(0, len(self._outcomes) + len(new) - MOST_OUTCOMES)
         self._outcomes = [*self._outcomes, *new][-MOST_OUTCOMES:]
-        self._cutoffs.clear()
+        self._rows = np.concatenate([self._rows, rows_of(new)])[-MOST_OUTCOMES:]
+        self._raised = raised_for(self._rows)
         self._correct([each for each in new if _teaches(each)])
         return (*self._said_of_floor(raised), *self._said_of_loss(loss))
 
@@ -183,8 +200,7 @@ class OnlineLearner:
         self._correction = replace(self._correction, familiarity=familiarity)
 
     def _said_of_floor(self, before: int) -> tuple[str, ...]:
-        now = raised_for(self._outcomes)
-        if now <= before:
+        if self._raised <= before:
             return ()
         checked = (
             f"{RAISED_FLOOR:.0%} of them instead of {FLOOR:.0%} are checked for the next {RAISED_QUESTIONS} questions"
@@ -192,8 +208,7 @@ class OnlineLearner:
         return (f"drafts that would be kept are turned down more often than expected: {checked}",)
 
     def _said_of_loss(self, before: LossKind) -> tuple[str, ...]:
-        now, share = self.loss, self.turned_down_share
-        if now == before or share is None:
+        if (now := self.loss) == before or (share := self.turned_down_share) is None:
             return ()
         what = "an answer that would be turned down" if now == "verdict" else "the expected loss in nats"
         return (f"of this pair's drafts {share:.0%} are turned down: what keeping one loses is now {what}",)
@@ -204,19 +219,14 @@ def _teaches(outcome: DraftOutcome) -> bool:
     return outcome.turned_down is not None and outcome.after != "handback"
 
 
-def _loss(outcomes: Iterable[DraftOutcome]) -> LossKind:
+def _loss(rows: OutcomeRows) -> LossKind:
     """Return what keeping loses on a pair that was not calibrated, by its own verdicts so far."""
-    num, seen, weight, turned_down = 0, 0, 0.0, 0.0
-    loss: LossKind = "verdict"
-    for each in outcomes:
-        seen += each.after == "start"
-        if each.after != "start" or each.turned_down is None:
-            loss = "nats" if seen >= LOSS_LABELS and not num else loss
-            continue
-        num, weight = num + 1, weight + 1.0 / each.propensity
-        turned_down += each.turned_down / each.propensity
-        if num >= LOSS_LABELS and turned_down < VERDICT_BELOW * weight:
-            loss = "verdict"
-        elif num >= LOSS_LABELS and turned_down > NATS_ABOVE * weight:
-            loss = "nats"
-    return loss
+    labelled = rows["starts"] & rows["known"]
+    weights = 1.0 / rows["propensity"][labelled]
+    weight, turned_down = np.cumsum(weights), np.cumsum(weights * rows["turned_down"][labelled])
+    by_nats = turned_down > NATS_ABOVE * weight
+    told = np.flatnonzero(by_nats | (turned_down < VERDICT_BELOW * weight))
+    if len(told) and told[-1] >= LOSS_LABELS - 1:
+        return "nats" if by_nats[told[-1]] else "verdict"
+    unlabelled = rows["starts"][: int(np.argmax(labelled)) if labelled.any() else None]
+    return "nats" if unlabelled.sum() >= LOSS_LABELS else "verdict"

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hybrid.defer.signals import STATISTICS, DraftSignals, mean_surprise, statistics
 from hybrid.defer.words import BUCKETS
@@ -111,3 +116,27 @@ class DraftOutcome:
     def propensity(self) -> float:
         """The chance with which it was asked about, given all that was known."""
         return self.floor if self.keeps else 1.0
+
+
+# What shares are computed from, as columns of shape (N,): a walk through 5,000 records takes a millisecond each time.
+OutcomeRows: TypeAlias = NDArray[np.void]
+_NUMBERS = ("chance", "propensity", "surprise", "whole_cost", "kept_tokens", "judged_tokens")
+_COLUMNS = [
+    *((name, bool) for name in ("starts", "known", "turned_down", "keeps")),
+    *((name, float) for name in _NUMBERS),
+]
+_numbers = attrgetter(*_NUMBERS)
+
+
+def rows_of(outcomes: Iterable[DraftOutcome] | OutcomeRows) -> OutcomeRows:
+    """Return outcomes as rows, shape (N,), in their order; rows as they are.
+
+    ``starts``: a question's first draft; ``known``: it has a verdict; the others as in ``DraftOutcome``.
+    """
+    if isinstance(outcomes, np.ndarray):
+        return outcomes
+    rows = [
+        (each.after == "start", each.turned_down is not None, each.turned_down is True, each.keeps, *_numbers(each))
+        for each in outcomes
+    ]
+    return np.array(rows, _COLUMNS)

@@ -159,6 +159,8 @@ class JsonLines(Generic[Line]):
     folded: Callable[[Sequence[Line]], Sequence[bytes]] | None = None
     most: int = 1000
     leaves_aside: bool = False
+    # The file as it was seen last, where all of it could be read: how many lines and bytes of them it then had.
+    _whole: dict[tuple[object, ...], tuple[int, int]] = field(default_factory=dict, init=False, compare=False)
 
     def read(self) -> tuple[list[Line], list[Path]]:
         """Return what can be read, the newest last, and the files that hold more than that."""
@@ -167,7 +169,7 @@ class JsonLines(Generic[Line]):
 
     def _read(self) -> tuple[list[tuple[bytes, Line]], list[Path]]:
         held = dict[Path, list[bytes]]()
-        damaged = dict[Path, None]()
+        damaged, seen = dict[Path, None](), _signature(self.path)
         for path in (*self.former, self.path):  # in this order: another process may be moving them
             try:
                 held[path] = read_regular(path).splitlines()
@@ -183,20 +185,32 @@ class JsonLines(Generic[Line]):
                 lines.append((line, self.read_line(line)))
             except (ValueError, RecursionError):
                 damaged[path] = None
+        self._whole.clear()
+        if not damaged and not held and seen == _signature(self.path):
+            self._whole[seen] = len(lines), sum(len(raw) for raw, _ in lines)
         return lines, list(damaged)
 
     def add(self, line: bytes) -> None:
-        """Add a line; what cannot be read is put aside, and the rest of it stays. Raises OSError."""
+        """Add a line; what cannot be read is put aside, and the rest of it stays. Raises OSError.
+
+        A file that nobody changed since it was seen whole is not read again.
+        """
         with locked(self.path):
-            lines, damaged = self._read()
             former = [path for path in self.former if path.exists()]
-            is_long = len(lines) >= self.most or sum(len(raw) for raw, _ in lines) + len(line) > MOST_BYTES // 2
+            whole = self._whole.get(_signature(self.path)) if not former else None
+            lines, damaged = ([], []) if whole else self._read()
+            num, size = whole or (len(lines), sum(len(raw) for raw, _ in lines))
+            is_long = num >= self.most or size + len(line) > MOST_BYTES // 2
             if not damaged and not former and not is_long:
                 with open(self.path, "ab+", opener=owners) as file:
                     file.seek(max(0, file.tell() - 1))
                     cut = file.read(1) not in {b"", b"\n"}  # by a disk that was full: the last line lacks its end
                     file.write(b"\n" * cut + line + b"\n")
+                self._whole.clear()
+                self._whole[_signature(self.path)] = num + 1, size + len(line)
                 return
+            if whole:
+                lines, damaged = self._read()
             kept = [raw for raw, _ in lines]
             if self.folded is not None and is_long:
                 kept = [*self.folded([each for _, each in lines])]
@@ -204,6 +218,14 @@ class JsonLines(Generic[Line]):
                     own = [self.path] if self.path.exists() else []
                     damaged = [*dict.fromkeys([*damaged, *former, *own])]
             _put_in_place(self.path, b"".join(each + b"\n" for each in (*kept, line)), damaged, self.former)
+
+
+def _signature(path: Path) -> tuple[object, ...]:
+    """Return by what a file is known to be as it was; where that cannot be seen, what nothing is equal to."""
+    with contextlib.suppress(OSError):
+        found = path.stat()
+        return found.st_size, found.st_mtime_ns, found.st_ino
+    return (object(),)
 
 
 def _put_in_place(path: Path, raw: bytes, damaged: Iterable[Path], former: Iterable[Path]) -> None:

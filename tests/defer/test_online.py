@@ -11,9 +11,12 @@ from hybrid.defer.calibration import CalibrationQuestion, score_digest
 from hybrid.defer.dials import KEEP_NOTHING, RiskQuestion, risk_cutoff
 from hybrid.defer.online import (
     ENOUGH_TOKENS,
+    LOSS_LABELS,
     MOST_OUTCOMES,
+    NATS_ABOVE,
     OWN_WEIGHT,
     PRIOR_SURPRISES,
+    VERDICT_BELOW,
 )
 from hybrid.defer.score import Correction
 
@@ -230,6 +233,83 @@ def test_the_newest_outcomes_are_kept(make_signals, monkeypatch):
     learner.add(outcomes[25:])
     assert learner.outcomes == tuple(outcomes[-30:])
     assert MOST_OUTCOMES == 5000
+
+
+def loss_of(outcomes):
+    """What keeping loses, outcome after outcome."""
+    num, seen, weight, turned_down, loss = 0, 0, 0.0, 0.0, "verdict"
+    for each in outcomes:
+        seen += each.after == "start"
+        if each.after != "start" or each.turned_down is None:
+            loss = "nats" if seen >= LOSS_LABELS and not num else loss
+            continue
+        num, weight = num + 1, weight + 1.0 / each.propensity
+        turned_down += each.turned_down / each.propensity
+        if num >= LOSS_LABELS and turned_down < VERDICT_BELOW * weight:
+            loss = "verdict"
+        elif num >= LOSS_LABELS and turned_down > NATS_ABOVE * weight:
+            loss = "nats"
+    return loss
+
+
+def decided_in(outcomes, calibration):
+    """The questions that a risk is taken from, outcome after outcome."""
+    questions, start = [], False
+    for each in outcomes:
+        if each.score != score_digest(PRIOR) or not each.floor:
+            continue
+        chance = each.told if calibration else each.chance
+        cutoff = 1.0 if each.cutoff is None else each.cutoff
+        own = max(cutoff, chance) if each.keeps else min(cutoff, np.nextafter(chance, -1.0))
+        if each.after == "start":
+            questions.append(RiskQuestion(chance, each.turned_down, own, each.floor))
+            start = True
+        elif each.after == "block" and start:
+            last = questions.pop()
+            told = (max(last.chance, chance), last.turned_down or each.turned_down, max(last.cutoff, own))
+            questions.append(RiskQuestion(*told, min(last.floor, each.floor)))
+    return [*(RiskQuestion(*pair) for pair in (calibration.unseen if calibration else ())), *questions]
+
+
+@pytest.mark.parametrize("is_calibrated", [False, True])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_whatever_was_forgotten_all_is_a_function_of_the_newest_outcomes(
+    make_signals, monkeypatch, seed, is_calibrated
+):
+    """One that learned from the beginning says what one says that read the newest at once, and what is counted anew."""
+    most, labels = 60, 7
+    monkeypatch.setattr("hybrid.defer.online.MOST_OUTCOMES", most)
+    monkeypatch.setattr("hybrid.defer.online.RISK_LABELS", labels)
+    monkeypatch.setattr("hybrid.defer.online.FEWEST_NEW", 10**6)  # a correction also knows what was forgotten
+    rng = np.random.default_rng(seed)
+    calibration = Calibration("a", "b", "kl:0.7", "verdict", 1.0, PRIOR, (), ((0.3, True), (0.1, False)) * 9)
+    given, outcomes, found = calibration if is_calibrated else None, [], set()
+    learner, level = OnlineLearner(PRIOR, (), given), 0.3 if is_calibrated else 0.8
+    for number in range(240):
+        keeps, floor, chance = bool(rng.random() < 0.5), rng.choice([0.0, 0.25, 1.0]), float(rng.uniform(0, 0.5))
+        looked = floor > 0 and (not keeps or rng.random() < 0.5)
+        many = [0.0, 0.2, 1.0, 0.9][number // 60]  # of them are turned down
+        verdict = bool(rng.random() < many) if looked and not 60 < number < 100 else None
+        place, score = rng.choice(["start", "start", "block", "handback"]), rng.choice([score_digest(PRIOR), "other"])
+        more = {"told": chance / 2, "chance": chance, "keeps": keeps, "floor": float(floor), "score": str(score)}
+        more |= {"kept_tokens": 1, "judged_tokens": 2, "whole_cost": float(number), "cutoff": [None, 0.3][number % 2]}
+        outcomes.append(seen(make_signals, number, verdict, after=str(place), **more))
+        learner.add(outcomes[-1:])
+        if rng.random() < 0.5:
+            learner.risk_cutoff(level)  # what was read once and what was not are told alike
+        newest = outcomes[-most:]
+        fresh = OnlineLearner(PRIOR, newest, given)
+        told = [(*shares(each), each.num_unseen, each.is_measured) for each in (learner, fresh)]
+        assert told[0] == told[1]
+        known = np.cumsum([each.turned_down is not None for each in newest])
+        upto = int(np.searchsorted(known, num)) + 1 if (num := known[-1] // labels * labels) else 0
+        assert learner.risk_cutoff(level) == risk_cutoff(decided_in(newest[:upto], given), level)
+        assert learner.num_unseen == len(decided_in(newest, given))
+        assert learner.loss == ("verdict" if given else loss_of(newest))
+        found |= {learner.loss, learner.floor, learner.risk_cutoff(level)}
+    assert {0.05, 0.25} < found
+    assert len(found) > 9, "cut-offs, among others"
+    assert is_calibrated or {"verdict", "nats"} < found
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from cases import each
 
 from hybrid.defer import Calibration, DraftOutcome, UninformedScore
-from hybrid.defer.dials import KEEP_NOTHING, RiskQuestion, decided_questions, risk_cutoff, unseen_questions
+from hybrid.defer.dials import KEEP_NOTHING, RiskQuestion, question_after, risk_cutoff, unseen_questions
 
 
 def draw(rng, num):
@@ -111,6 +111,15 @@ def test_a_level_is_a_share_and_of_nothing_nothing_is_kept():
 def outcome(chance, turned_down, keeps, after="start", cutoff=None):
     numbers = () if turned_down is None else (0.0,) * 15
     return DraftOutcome(0.5, chance, keeps, 0.05, turned_down, after, statistics=numbers, cutoff=cutoff)
+
+
+def decided_questions(outcomes):
+    """Put the drafts of each question together, in the order of their first ones."""
+    questions = []
+    for draft in outcomes:
+        now = question_after(questions[-1] if questions else None, draft, draft.chance)
+        questions = [*(questions if draft.after == "start" else questions[:-1]), now] if now else questions
+    return questions
 
 
 def test_a_question_is_decided_by_the_highest_chance_of_its_blocks_and_what_followed_a_handback_is_no_part_of_it():

@@ -1,6 +1,7 @@
 """What was learned, on disk: nothing that anybody added is lost, nothing foreign is believed, and no text is there."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -70,6 +71,33 @@ def test_a_line_is_added_and_those_before_are_not_written_again(state):
     state.add(JUDGE, [outcome(2)])
     assert path_of(state).read_bytes().startswith(before)
     assert path_of(state).stat().st_ino == inode
+
+
+def test_a_file_that_nobody_else_changed_is_read_once_and_one_that_somebody_did_is_read_again(state, monkeypatch):
+    """What is added costs the same, however much was learned; another's lines, changes and damage are seen."""
+    read, other = [], PairStore("digest", "org/model")
+    with monkeypatch.context() as patched:
+        patched.setattr("hybrid.store.json_store.read_regular", lambda path: read.append(path) or path.read_bytes())
+        learned(state)
+        for number in range(30):
+            assert state.add(JUDGE, [outcome(number)])
+        assert len(read) == 2, "once where nothing was, and once before the first line"
+        assert other.add(JUDGE, [outcome(30)])
+        assert state.add(JUDGE, [outcome(31)])
+        assert len(read) == 4, "each reads what the other left"
+    assert [number_of(each) for each in learned(state)] == [*range(32)]
+    whole = path_of(state).read_bytes()
+    for number, damaged in enumerate((whole.replace(b"0.05", b"9.05", 1), whole[:-9]), 1):
+        path_of(state).write_bytes(damaged)
+        os.utime(path_of(state), (number, number))  # the clock of a file may not tell two changes apart
+        assert state.add(JUDGE, [outcome(40)])
+        assert state.learned(JUDGE)[1] is None
+        assert path_of(state).with_name(f"outcomes.jsonl.{number}.aside").read_bytes() == damaged
+        path_of(state).write_bytes(whole)
+        assert learned(state)
+    path_of(state).unlink()
+    assert state.add(JUDGE, [outcome(50)])
+    assert [number_of(each) for each in learned(state)] == [50]
 
 
 def test_what_was_measured_of_bills_adds_up_and_a_line_of_before_has_none(state):
