@@ -50,6 +50,8 @@ start: whole processes (the version, a help, an offline answer), beside an empty
 
 recurrent: tokens and time of a rejection, with saved states and without, of a mixed and of a purely recurrent model.
 
+growth: an answer of auto with few and many outcomes learned, and the first operation on a small and a large ledger.
+
 engine, check and overlap write a model of random weights themselves (0.5 billion parameters, 152k tokens, 530 MB),
 prefix one of 0.2 MB, recurrent two (0.5 and 0.4 billion); all use one thread. On two cores kl, ledger and serve take
 seconds, start, engine and check a minute or two, batch, prefix, recurrent about three, overlap about six, parallel ten.
@@ -96,6 +98,7 @@ TITLES: Mapping[str, str] = {
     "waiting": "how long a user waits, beside the cloud alone",
     "chain": "what a chain of local models takes, beside each alone and what was chosen",
     "start": "what a process costs before it answers",
+    "growth": "what an answer and a ledger's first operation take by how much is kept",
 }
 
 

@@ -204,6 +204,8 @@ def test_every_benchmark_runs_and_reports_finite_figures(tiny, name, monkeypatch
     few = {"FAMILIES": answers.FAMILIES[:2], "CHOICES": 2, "NUMS_OF_MODELS": (1, 2), "LADDER": answers.LADDER[:2]}
     for setting, value in {"CHAIN_MS": 0, "AT_ONCE": (1, 2), **few}.items():
         monkeypatch.setattr(answers, setting, value)
+    monkeypatch.setattr(money, "ENTRIES", (8, 40))
+    monkeypatch.setattr(money, "OUTCOMES", (5, 30))
     told = []
     assert_reported(name, speed.run(name, tiny.parent, told.append, repetitions=2))
     assert told, "nothing was said while it ran"

@@ -27,6 +27,7 @@ BENCHMARKS: Mapping[str, tuple[Callable[[Bench], str | Coroutine[Any, Any, str]]
     "chain": (answers.chain, 10),
     "waiting": (waiting.waiting, 14),
     "start": (start.start, 20),
+    "growth": (money.growth, 30),
 }
 
 

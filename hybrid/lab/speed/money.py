@@ -1,7 +1,7 @@
-"""Money: ``hybrid bench bill`` and ``ledger``.
+"""Money and what is kept: ``hybrid bench bill``, ``ledger`` and ``growth``.
 
 ``bill``: the cost of ``kl`` behind a long shared prefix, as a multiple of the large model's own bill. ``ledger``: the
-cost of keeping a cap, durably.
+cost of keeping a cap, durably. ``growth``: an answer and a ledger's first operation, by how much is kept.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import tempfile
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -23,20 +23,30 @@ from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL, bundled_server
 from hybrid.cloud import Capabilities, Chunk, ModelQuestion, ScoreQuestion, Scores, WriteQuestion
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.port import BeforeSend, unrecorded
+from hybrid.defer import DraftOutcome, OnlineLearner
+from hybrid.defer.signals import STATISTICS
+from hybrid.engine.identity import identify
 from hybrid.lab.arms import LARGE, PRICE, Arm, draw_balanced
 from hybrid.lab.demo import KL
 from hybrid.lab.speed.measure import (
+    WARM_UP,
     Bench,
     WatchedEndpoint,
     endpoint_at,
     milliseconds,
+    problems_of,
     ratio,
     run_in_turn,
+    turns,
     watched_client,
     whole_answer,
 )
+from hybrid.pairs.knowledge import PairKnowledge
+from hybrid.pairs.store import PairStore, calibration_for
+from hybrid.run.deferral import PlannerFactory, PlanningContext
 from hybrid.spend import Account, Denial, MaxCost, Price, Settlement, SpendScope
 from hybrid.spend.durable import FileLedger, LedgerAdmin
+from hybrid.spend.durable.schema import rebuild_totals
 from hybrid.tasks import FAMILIES, MAX_TOKENS, Problem
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Sampling
 
@@ -229,3 +239,95 @@ async def _time_answers(bench: Bench, durable: FileLedger) -> None:
     name = f"of an {1000 * ROUND_TRIP_S:.0f} ms round trip, the ledger of a check"
     bench.add(name, whole[1:], "%", None, "reserving, marking as sent and settling, over the answer's checks")
     bench.add(f"{name}, waited for before it leaves", waited[1:], "%", "<= 5", "the rest is not in the way")
+
+
+# ---- growth ----------------------------------------------------------------------------------------------------------
+
+# Processor time of this process alone. The worth is so small that drafts are kept but for random checks: an answer that
+# the cloud writes takes several times as long, whatever was learned.
+OUTCOMES, ENTRIES, WORTH = (50, 5_000), (100, 100_000), "0.0001"
+
+
+@dataclass(frozen=True)
+class _OwnStore(PairStore):
+    folder: Path
+
+    @property
+    def _folder(self) -> Path:
+        return self.folder
+
+
+class _OwnPlanners(PlannerFactory):
+    """Planners of the bundled pair, with outcomes that were drawn: verdicts come as often as they were foretold."""
+
+    def __init__(self, folder: Path, num: int) -> None:
+        super().__init__()
+        local, rng = identify(BUNDLED_LOCAL), np.random.default_rng(num)
+        known = calibration_for(local, BUNDLED_CLOUD.stem, shipped_only=True)
+        assert known is not None
+        drawn = list[DraftOutcome]()
+        for told in rng.beta(0.4, 2.0, num).tolist():
+            words, numbers = tuple(rng.integers(0, 4096, 20).tolist()), tuple(rng.random(len(STATISTICS)).tolist())
+            drawn.append(DraftOutcome(told, told, False, 0.05, bool(rng.random() < told), "start", words, numbers))
+        store, learner = _OwnStore(local, "", folder / str(num)), OnlineLearner(known.score, drawn, known)
+        assert store.add(known.judge, drawn)
+        self.pair = PairKnowledge(known.score, learner, known, store, known.judge)
+
+    async def _knowledge(self, asked: PlanningContext) -> PairKnowledge:  # noqa: ARG002  (there is one pair)
+        return self.pair
+
+
+async def growth(bench: Bench) -> str:
+    """Measure answers of ``auto`` in turn with few and with many outcomes learned; then ledgers."""
+    questions, seconds = problems_of("arithmetic", bench.num + WARM_UP), (list[float](), list[float]())
+    settings = {"policy": "auto", "worth": WORTH, "max_tokens": MAX_TOKENS}
+    async with bundled_server(BUNDLED_CLOUD) as url, AsyncExitStack() as stack:
+        every, clients = [_OwnPlanners(bench.folder, num) for num in OUTCOMES], list[Any]()
+        for planners in every:
+            context, watch = (
+                lambda weights: weights.context(0, 1),
+                lambda it: WatchedEndpoint(endpoint_at(url, it, "vllm"), it),
+            )
+            opened = watched_client(BUNDLED_LOCAL, context, watch, Price.parse(PRICE), planners, cloud=url, **settings)
+            clients.append((await stack.enter_async_context(opened))[0])
+        bench.say(f"answers with {OUTCOMES[0]} and with {OUTCOMES[1]} outcomes learned")
+        for turn, which in turns(bench.num + WARM_UP, 2):
+            began = time.process_time()
+            await whole_answer(clients[which], questions[turn])
+            await every[which].aclose()
+            seconds[which].append(time.process_time() - began)
+    few, many = (taken[WARM_UP:] for taken in seconds)
+    for num, taken in zip(OUTCOMES, (few, many), strict=True):
+        bench.add_ms(f"an answer, {num} outcomes learned", taken, None, "processor, learning and writing included")
+    bench.add_ratio(f"an answer, {OUTCOMES[1]} outcomes over {OUTCOMES[0]}", many, few, "<= 1.1", f"n = {len(many)}")
+    for num in ENTRIES:
+        bench.say(f"a ledger of {num} entries")
+        path = _write_ledger(bench.folder / f"ledger-{num}.sqlite", num)
+        taken = [_first_operation(path) for _ in range(bench.num + 1)][1:]
+        bench.add_ms(f"a process's first operation, {num} entries", taken, "<= 50", f"n = {len(taken)}")
+    return f"processor time; the bundled pair, worth {WORTH}; ledgers with eight entries a question"
+
+
+def _first_operation(path: Path) -> float:
+    """Return the seconds of a first reservation; then settle it, and close the ledger."""
+    ledger, claim = FileLedger(path), MaxCost(LEDGER_PRICE, PROMPT, 1)
+    began = time.process_time()
+    reserved = ledger.reserve(claim, SpendScope("http://bench", "now", "now", "client"))
+    taken = time.process_time() - began
+    assert not isinstance(reserved, Denial)
+    ledger.settle(Settlement(reserved, 1))
+    ledger.close()
+    return taken
+
+
+def _write_ledger(path: Path, num: int) -> Path:
+    """Write a ledger of settled entries, as copies of the first one under questions of eight."""
+    _first_operation(path)
+    ledger, columns = FileLedger(path), "at, endpoint, client, price, granted, charged, reserved, owner, nonce, state"
+    with ledger.file.transaction(flushed=False) as db:
+        copied = f"SELECT {columns}, ?1, ?1 FROM entries WHERE id = 1"  # noqa: S608
+        names = [(f"question {i // 8}",) for i in range(num - 1)]
+        db.executemany(f"INSERT INTO entries ({columns}, request, conversation) {copied}", names)
+        rebuild_totals(db)
+    ledger.close()
+    return path
