@@ -295,8 +295,8 @@ def test_whatever_was_forgotten_all_is_a_function_of_the_newest_outcomes(
         more |= {"kept_tokens": 1, "judged_tokens": 2, "whole_cost": float(number), "cutoff": [None, 0.3][number % 2]}
         outcomes.append(seen(make_signals, number, verdict, after=str(place), **more))
         learner.add(outcomes[-1:])
-        if rng.random() < 0.5:
-            learner.risk_cutoff(level)  # what was read once and what was not are told alike
+        # What was read once and what was not, what is kept and what is taken anew: all are told alike.
+        cutoff = learner.risk_cutoff(level) if rng.random() < 0.5 else None
         newest = outcomes[-most:]
         fresh = OnlineLearner(PRIOR, newest, given)
         told = [(*shares(each), each.num_unseen, each.is_measured) for each in (learner, fresh)]
@@ -304,6 +304,7 @@ def test_whatever_was_forgotten_all_is_a_function_of_the_newest_outcomes(
         known = np.cumsum([each.turned_down is not None for each in newest])
         upto = int(np.searchsorted(known, num)) + 1 if (num := known[-1] // labels * labels) else 0
         assert learner.risk_cutoff(level) == risk_cutoff(decided_in(newest[:upto], given), level)
+        assert cutoff in {None, learner.risk_cutoff(level)}
         assert learner.num_unseen == len(decided_in(newest, given))
         assert learner.loss == ("verdict" if given else loss_of(newest))
         found |= {learner.loss, learner.floor, learner.risk_cutoff(level)}
