@@ -28,12 +28,7 @@ from hybrid.errors import EngineError
 from hybrid.lab.arms import Arm, fingerprint
 from hybrid.lab.experiments.part_files import open_part, read_lines
 from hybrid.lab.experiments.served import SHARE, ServedClient, compare_with_client, is_sampled, open_driver
-from hybrid.lab.experiments.world import (
-    NUM_CONTEXT,
-    World,
-    WorldAnswer,
-    open_world,
-)
+from hybrid.lab.experiments.world import NUM_CONTEXT, World, WorldAnswer, open_world
 from hybrid.store.files import WINDOWS, make_folder
 from hybrid.types import Sampling
 

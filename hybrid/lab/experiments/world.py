@@ -117,11 +117,7 @@ class World:
         account = Account(Price.parse(PRICE), MemoryLedger())
         self._planners = ArmPlanners()
         self._client = AsyncClient(
-            with_critic([(local, worker)], critic),
-            self._connect,
-            account,
-            world_settings(),
-            planners=self._planners,
+            with_critic([(local, worker)], critic), self._connect, account, world_settings(), planners=self._planners
         )
 
     async def answer(self, question: str, arm: Arm, sampling: Sampling, max_tokens: int) -> WorldAnswer:

@@ -46,15 +46,7 @@ from hybrid.pairs.timings import CloudCosts
 from hybrid.policy import preset
 from hybrid.policy.choices import PolicyOptions
 from hybrid.record.events import SpanRead
-from hybrid.run import (
-    Answer,
-    AsyncClient,
-    CheckAnswered,
-    Degraded,
-    Finished,
-    RequestSent,
-    SpanDrafted,
-)
+from hybrid.run import Answer, AsyncClient, CheckAnswered, Degraded, Finished, RequestSent, SpanDrafted
 from hybrid.run.chain import LEAST_COMPARED, ChainStatistics, ChosenChain, LevelCost, PairAcceptance
 from hybrid.settings.config import NO_LEDGER, AnswerChoices
 from hybrid.settings.names import MODELS

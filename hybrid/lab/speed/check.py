@@ -153,11 +153,7 @@ async def _time_guarded(bench: Bench, weights: Weights) -> None:
 NIMBLE_LONG = RandomModelShape(width=64, hidden=128, layers=1, heads=2, kv_heads=2, context=CONTEXT)
 # How the bundled server is asked where no other is named, and its flags: one family that sends the rows that are due,
 # one that sends those that its cache lacks, and one that sends those of the whole prompt.
-BUNDLED = {
-    "sglang": ("--dialect", "sglang"),
-    "vllm-tokens": ("--enable-scale-out", "--v2-runner"),
-    "vllm": KEEPING,
-}
+BUNDLED = {"sglang": ("--dialect", "sglang"), "vllm-tokens": ("--enable-scale-out", "--v2-runner"), "vllm": KEEPING}
 # By so many tokens, at most, a prompt is longer than its length: vLLM's blocks on a GPU. The rest is for the checks.
 BLOCK = 16
 CHECKS = (LEFT - BLOCK) // SPAN
