@@ -3,7 +3,7 @@
 At temperature 1 ``exact`` accepts a drafted token with the chance sum of min(p, q) = 1 - TV of both rows there;
 ``greedy-exact`` where both favourites are one. So along the judged positions themselves both are one number, but for
 coins. A prediction is what other texts say: the cloud's own, and the local model's. A pair is a link of a chain: of a
-ladder of three a design names each two (SpecRouter, arXiv:2505.07680).
+ladder of three a design names each two (SpecRouter, arXiv:2505.07680). Last, trees of drafted tokens.
 
 The laws (``tests/bench/test_study_chains.py``): over all coins a token is accepted in 1 - TV of the cases, less at most
 the tail of a list; what stands is what the answer counts; the expected length is that of an enumeration.
@@ -11,28 +11,29 @@ the tail of a list; what stands is what the answer counts; the expected length i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import product
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from hybrid.lab.arms import Arm, estimate_to_json
-from hybrid.lab.experiments.frame import resampled, told
+from hybrid.lab.experiments.frame import CountedRequest, bills, paid_ratio, resampled, told
 from hybrid.lab.experiments.grid import CLOUD, LOCAL, CheckAnswer, GradedQuestion, Grid, Record
 from hybrid.lab.experiments.position_table import Positions, compare_rows, weighted_spearman
-from hybrid.lab.experiments.trials import answer_arms
+from hybrid.lab.experiments.trials import answer_arms, spent_record
 from hybrid.lab.experiments.world import World, WorldAnswer
 from hybrid.lab.study.design import Design
 from hybrid.lab.study.section import Section
-from hybrid.prob import Floats
+from hybrid.prob import Dense, Floats, TopMAcceptance, accept_prob, certificate, residual, warp
 from hybrid.report import Document
 from hybrid.report.tables import Cell, at, estimate, table_of, with_interval
 from hybrid.settings.policy_choices import MOST_SPAN
 from hybrid.tasks.statistics import ratio
-from hybrid.types import Sampling
+from hybrid.types import Ids, Sampling, num_shared
 
 SPANS = (1, 4, 8)
 # By the rule: the temperature, which column of ``compare_rows`` predicts it, and what that is called.
@@ -188,3 +189,132 @@ def chains_document(report: dict[str, Any]) -> Document:
 
 TITLE = "Chains: predicted against observed acceptance"
 CHAINS_SECTION = Section("chains", TITLE, chains_grids, chains_report, chains_document, ("spans",))
+
+
+# Trees: several drafted candidates a position, beside one chain of as many tokens. Best-first by joint probability. A
+# position takes candidates while a target within so many nats of the draft may favour another (its certificate): at 0 a
+# chain. Greedily they are the likeliest; at temperature 1 drawn without replacement, each place chosen before its draw,
+# and accepted by recursive rejection (SpecInfer, arXiv:2305.09781; Sequoia, 2402.12374; RSD, 2402.14160). A text
+# endpoint scores chains: a prompt a leaf. An ideal one scores trees. The laws (``tests/bench/test_study_tree.py``): a
+# text has the target's law over all draws; a chain is the product's; what is cached is what all prompts share.
+SHAPES = {"chain": 0.0, "certified": 0.1, "best-first": np.inf}  # on 48 calibration questions 0.02 to 0.5 are alike
+ENDPOINTS = ("text endpoint", "ideal endpoint")
+RowAfter: TypeAlias = Callable[[Ids], Dense]
+Tree: TypeAlias = dict[Ids, list[int]]  # the candidates after each drafted text that goes on, in their order
+Draw: TypeAlias = Callable[[Floats], Any]  # an index by weights, shape (V,); greedily numpy.argmax
+
+
+def draft_tree(rows: RowAfter, text: Ids, span: int, nats: float, is_last: Callable[[Ids], bool], draw: Draw) -> Tree:
+    """Draft ``span`` tokens, fewer where texts end, each where the likeliest path goes that is not drafted."""
+    tree, left = {text: list[int]()}, {text: rows(text).probs}
+    while left and sum(map(len, tree.values())) < span:
+        above = max(left, key=lambda each: float(left[each].max()))
+        mass, candidates = left[above], tree[above]
+        candidates.append(token := int(draw(mass)))
+        if not is_last(child := (*above, token)):
+            tree[child], left[child] = [], mass[token] * rows(child).probs
+        mass[token] = 0.0
+        if not mass.any() or certificate(rows(above), TopMAcceptance(len(candidates)), "reverse") >= nats:
+            del left[above]
+    return tree
+
+
+def accept_path(tree: Tree, target: RowAfter, draft: RowAfter, draw: Draw) -> Ids:
+    """Return the text with the accepted candidates and, unless it ends, the target's own token after them."""
+    text = next(iter(tree))
+    while text in tree:
+        left, others = target(text).probs, draft(text).probs
+        for token in tree[text]:
+            kept = accept_prob(left, others)[token]
+            if draw(np.array([kept, 1.0 - kept])) == 0:
+                break
+            left, others = residual(left, others), np.where(np.arange(others.size) == token, 0.0, others)
+            others /= others.sum() or 1.0
+        else:
+            token = int(draw(left))
+        text += (token,)
+    return text
+
+
+def answer_by_trees(world: Any, prompt: Ids, most: int, span: int, nats: float, sampling: Sampling) -> dict[str, Any]:
+    """Return an answer's ``ids``, an end among them, and what endpoints are asked: never again for a row once shown."""
+    rng = np.random.default_rng([sampling.seed, *prompt])
+    draw: Draw = np.argmax if sampling.greedy else lambda weights: rng.choice(weights.size, p=weights / weights.sum())
+    text, asked, ideal, ends = prompt, list[CountedRequest](), list[CountedRequest](), world.cloud.end_ids
+
+    def is_last(at: Ids) -> bool:
+        return len(at) > len(prompt) and (at[-1] in ends or len(at) == len(prompt) + most)
+
+    while not is_last(text):
+        tree, old = draft_tree(world.local_row, text, span, nats, is_last, draw), len(text) - 1
+        drafted = [(*above, token) for above, candidates in tree.items() for token in candidates]
+        ideal.append(CountedRequest("check", old + 1 + len(drafted), len(drafted), old if ideal else 0, 1))
+        leaves = [each for each in drafted if not tree.get(each)]
+        for i, path in enumerate(leaves):
+            known = max((num_shared(path, each) for each in leaves[:i]), default=old)
+            asked.append(CountedRequest("check", len(path), len(path) - known - 1, known if asked else 0, 1))
+        text = accept_path(tree, lambda at: warp(world.cloud_row(at), sampling), world.local_row, draw)
+    return {"ids": text[len(prompt) :], ENDPOINTS[0]: asked, ENDPOINTS[1]: ideal}
+
+
+async def try_trees(
+    spans: Sequence[int], world: World, question: GradedQuestion, sampling: Sampling, check: CheckAnswer
+) -> Record:
+    """Answer by each rule, span and shape beside the cloud alone."""
+    found = dict[str, dict[str, Any]]()
+    rows = SimpleNamespace(cloud=world.cloud, local_row=cache(world.local_row), cloud_row=cache(world.cloud_row))
+    for rule, (temperature, *_) in RULES.items():
+        drawn = replace(sampling, temperature=temperature)
+        [alone] = (await answer_arms(world, question, (CLOUD,), drawn, check)).values()
+        found[rule], own = {CLOUD.name: spent_record(alone)}, (rows, alone.prompt, question.max_tokens)
+        for span, (shape, nats) in product(spans, SHAPES.items()):
+            found[rule][f"{shape} {span}"] = answer_by_trees(*own, span, nats, drawn)
+    return {"text": question.text, "kind": question.kind, "seed": sampling.seed, "rules": found}
+
+
+def tree_report(design: Design, grids: Sequence[Grid], found: Sequence[Sequence[Record]]) -> dict[str, Any]:
+    """Return what each shape shows and pays by pair and rule, ``less`` the cheapest chain's bill; where a tree wins."""
+    rows, summary = list[dict[str, Any]](), []
+    for pair, rule in product(design.pairs, RULES):
+        asked = [e["rules"][rule] for g, of in zip(grids, found, strict=True) if g.pair == pair for e in of]
+        shown, won = {arm: dict[str, Floats]() for arm in asked[0] if arm != CLOUD.name}, list[str]()
+        for arm, own in shown.items():
+            sizes = np.array([[len(each[arm][of]) for of in ("ids", *ENDPOINTS)] for each in asked])
+            tokens, prompts, rounds = resampled(len(asked)).sums(sizes.T)
+            own |= {"tokens": ratio(tokens, rounds), "rounds": rounds / len(asked), "prompts": ratio(prompts, rounds)}
+            own["more"] = own["tokens"] - shown[f"chain {arm.split()[1]}"]["tokens"]
+        for tariff, endpoint in product(design.tariffs, ENDPOINTS):
+            price, title = (tariff.setting, tariff.prices), f"{tariff.name}, {endpoint}"
+            alone = bills([each[CLOUD.name] for each in asked], *price)
+            paid = {arm: bills([{"requests": each[arm][endpoint]} for each in asked], *price) for arm in shown}
+            cheapest = sorted(shown, key=lambda arm: float(paid[arm].sum()))
+            chain, tree = (next(arm for arm in cheapest if ("chain" in arm) == wanted) for wanted in (True, False))
+            for arm, own in shown.items():
+                own[title] = paid_ratio(paid[arm], alone)
+                own[f"less, {title}"] = paid_ratio(paid[arm] - paid[chain], alone)
+            less = told(shown[tree][f"less, {title}"])
+            won += [f"{title} ({tree}, {estimate(less, 3)})"] if (less["high"] or 0.0) < 0.0 else []
+        name = {"pair": pair, "rule": rule, "questions": len(asked)}
+        rows += [name | {"arm": arm} | {what: told(each) for what, each in own.items()} for arm, own in shown.items()]
+        more, prompts = (estimate(rows[-1][what]) for what in ("more", "prompts"))
+        said = (
+            f"{pair}, {rule}: {arm} shows {more} tokens a round more than a chain, by {prompts} prompts. At an equal "
+        )
+        summary.append(f"{said}bill the cheapest tree beats the cheapest chain under {', '.join(won) or 'no tariff'}.")
+    return {"rows": rows, "summary": summary}
+
+
+def tree_document(report: dict[str, Any]) -> Document:
+    """Return tokens and prompts a round, rounds an answer, and bills, by pair, rule, shape and span."""
+    first = report["rows"][0].items()
+    columns = {e: with_interval(e, digits=3) if isinstance(value, dict) else at(e) for e, value in first}
+    return [table_of("Tokens and prompts a round, more tokens than a chain's, and bills", report["rows"], columns)]
+
+
+def tree_grids(design: Design) -> tuple[Grid, ...]:
+    """Return the grids of chains, with trees in their place; option ``spans``, drafted tokens a round."""
+    grids = ((grid, grid.content[1]) for grid in chains_grids(design))
+    return tuple(replace(e, trial=partial(try_trees, of), content=("tree", str(SHAPES), of)) for e, of in grids)
+
+
+TREE_SECTION = Section("tree", "Trees of drafted tokens", tree_grids, tree_report, tree_document, ("spans",))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hybrid.errors import UsageError
 from hybrid.lab.study.adaptive import ADAPTIVE_SECTION
 from hybrid.lab.study.cases import ANSWERS_SECTION, CASES_SECTION
-from hybrid.lab.study.chains import CHAINS_SECTION
+from hybrid.lab.study.chains import CHAINS_SECTION, TREE_SECTION
 from hybrid.lab.study.concepts import CONCEPTS_SECTION
 from hybrid.lab.study.design import Design, check_known
 from hybrid.lab.study.endpoint import EndpointPair
@@ -28,6 +28,7 @@ SECTIONS: Mapping[str, Section] = {
         ADAPTIVE_SECTION,
         CHAINS_SECTION,
         CONCEPTS_SECTION,
+        TREE_SECTION,
     )
 }
 
