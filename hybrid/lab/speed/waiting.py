@@ -13,7 +13,6 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL, bundled_server
@@ -101,9 +100,8 @@ async def waiting(bench: Bench) -> str:
             for number, which in turns(bench.num, len(ARMS)):
                 bench.say(f"{cell}: question {number + 1} of {bench.num}")
                 name = list(ARMS)[which]
-                await whole_answer(
-                    client, "x", policy="local", raw=True, max_tokens=1
-                )  # no prompt is left in the cache
+                # No prompt is left in the cache.
+                await whole_answer(client, "x", policy="local", raw=True, max_tokens=1)
                 arms[name].add(await whole_answer(client, _questions(bench.num)[number], **ARMS[name]))
         _add(bench, cell, arms)
     return f"{BUNDLED_LOCAL.stem} and {BUNDLED_CLOUD.stem}, {PREFILL_MS} ms a prompt's token, shares of the cloud alone"
@@ -125,20 +123,11 @@ async def _client(cell: _Cell) -> AsyncIterator[AsyncClient]:
         return engine
 
     async with bundled_server(BUNDLED_CLOUD, *flags, "--scoring-keeps-cache", "--ctx", str(CONTEXT)) as url:
-        watch, planners = (
-            partial(_watched, url),
-            PlannerFactory(PairIdentity(identify(BUNDLED_LOCAL), shipped_only=True)),
-        )
+        planners = PlannerFactory(PairIdentity(identify(BUNDLED_LOCAL), shipped_only=True))
         own = {"cloud": url, "ctx": CONTEXT, "max_tokens": MAX_TOKENS, "learn": False}
-        async with watched_client(BUNDLED_LOCAL, context, watch, Price.parse("1/0.1/4"), planners, **own) as (
-            client,
-            _,
-        ):
+        price, watch = Price.parse("1/0.1/4"), lambda it: WatchedEndpoint(endpoint_at(url, it, None), it)
+        async with watched_client(BUNDLED_LOCAL, context, watch, price, planners, **own) as (client, _):
             yield client
-
-
-def _watched(url: str, engine: LlamaEngine) -> WatchedEndpoint:
-    return WatchedEndpoint(endpoint_at(url, engine, None), engine)
 
 
 def _add(bench: Bench, cell: _Cell, arms: dict[str, _RuleWaits]) -> None:
