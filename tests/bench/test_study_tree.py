@@ -236,6 +236,7 @@ def test_what_is_cached_and_scored_is_what_a_comparison_of_all_prompts_finds(mon
     assert forks > 50
 
 
+@pytest.mark.slow
 def test_on_the_bundled_pair_a_chain_is_the_products_and_all_shapes_write_the_clouds_text():
     async def compare():
         ended = set()

@@ -272,7 +272,7 @@ def decided_in(outcomes, calibration):
 
 
 @pytest.mark.parametrize("is_calibrated", [False, True])
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_whatever_was_forgotten_all_is_a_function_of_the_newest_outcomes(
     make_signals, monkeypatch, seed, is_calibrated
 ):

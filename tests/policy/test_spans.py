@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from cases import each, each_of
 
 from hybrid.policy import PolicyOptions, preset
@@ -80,8 +81,10 @@ def test_a_check_that_is_not_answered_makes_the_next_span_shorter(toys):
     assert limits[:4] == [16, 8, 4, 4]
 
 
-@each("name", ["exact", "block"])
-@each("first, longest", [(1, 4), (2, 8)])
+@pytest.mark.parametrize(
+    ("name", "first", "longest"),
+    [("exact", 1, 4), *(pytest.param(*case, marks=pytest.mark.slow) for case in [("block", 1, 4), ("exact", 2, 8)])],
+)
 def test_spans_that_follow_one_another_leave_the_clouds_law(toys, name, first, longest):
     """The next span follows from what came of the last, and so from coins: the law must not."""
     small = toys.Toy("q0")
