@@ -51,6 +51,8 @@ class LazyCommand:
 
     def __getattr__(self, name: str) -> Any:
         """Return what the command itself has."""
+        if name.startswith("__"):  # copying asks for them before there is a name
+            raise AttributeError(name)
         return getattr(_loaded(self.name), name)
 
 

@@ -91,12 +91,12 @@ class PriceQuote:
 
     @property
     def break_even(self) -> float | None:
-        """The least share of kept tokens at which checking pays, with drafts of the policy's span at most.
+        """The least share of kept tokens at which checking pays, with the policy's drafts.
 
         None: it never does, or nothing is known.
         """
-        longest = self.policy.longest_span or self.policy.span
-        return None if self.rates is None else self.rates.break_even(self.num_before, longest)
+        follow = None if self.policy.longest_span is None else self.policy.next_span
+        return None if self.rates is None else self.rates.break_even(self.num_before, self.policy.span, follow)
 
     @property
     def best_break_even(self) -> float | None:

@@ -19,7 +19,7 @@ from hybrid.types import Ability, Sampling
 
 SPAN = 8
 # Of an exact rule spans follow what came of the last (``Policy.next_span``): the first, and the most tokens, whose rows
-# take 20 MB over a vocabulary of 150,000. Measured in policy/NOTES.md.
+# take 20 MB over a vocabulary of 150,000, and as much again for what is decoded ahead. Measured in lab/NOTES.md.
 FIRST_SPAN, LONGEST_SPAN = 16, 32
 # The first block that the cloud writes after a handoff; doubled while it keeps the pen.
 HANDOFF_TOKENS = 4

@@ -224,7 +224,7 @@ def _judge_span(
     if verdict.accepted or not isinstance(following, TailDraw):
         progress.block = 0
     progress.expert = verdict.expert
-    kept = num_judged == len(span) and not verdict.rejected
+    kept = 0 < num_judged == len(span) and not verdict.rejected
     progress.span = policy.next_span(progress.span or policy.span, kept=kept)
     near = verdict.expert is not None
     writes = verdict.rejected and not near and policy.handoff_tokens > 0 and (plan is None or plan.limit != 0)

@@ -33,6 +33,8 @@ ABILITY_TEXT: Mapping[Ability, str] = {
 
 # Spans that shrink are of so many tokens at least: a check reads the whole text before them.
 SHORTEST_SPAN = 4
+# Above a chain of local models spans do not follow one another: what leaves its last stage comes in pieces.
+CHAIN_SPAN = 8
 
 
 class AgreementTest(Protocol):
@@ -86,6 +88,11 @@ class Policy:
     longest_span: int | None = None
     """Spans follow what came of the last: ``span`` is the first, and none is longer than so many tokens. None: every
     span is of ``span``."""
+
+    @property
+    def chain_span(self) -> int:
+        """Tokens before a check above a chain of local models."""
+        return self.span if self.longest_span is None else CHAIN_SPAN
 
     def next_span(self, num: int, *, kept: bool) -> int:
         """Return how many tokens are drafted after a draft of up to ``num``; ``kept``: a check has kept all of it."""
@@ -211,7 +218,7 @@ class Policy:
         """The policy without the parts that are never consulted: two policies that always do the same are equal."""
         policy = self
         if policy.judge is None or "check" not in policy.gate.decisions:
-            policy = replace(policy, judge=None, longest_span=None, scope=None, bonus=False, undetermined_tokens=0)
+            policy = replace(policy, judge=None, scope=None, bonus=False, undetermined_tokens=0)
         if not (policy.judge or "write" in policy.gate.decisions):
             policy = replace(policy, handoff_tokens=0)
         if not policy.handoff_tokens:

@@ -111,7 +111,7 @@ def with_stages(policy: Policy, stages: Sequence[ChainLevel]) -> Policy:
     if not stages:
         return policy
     at_once = 1 if "check" in policy.gate.decisions else stages[-1].span + stages[-1].takes_bonus
-    return replace(policy, stages=tuple(stages), span=max(policy.span, at_once), longest_span=None)
+    return replace(policy, stages=tuple(stages), span=max(policy.chain_span, at_once), longest_span=None)
 
 
 # One model alone, and a handoff at random: what every other policy is compared with.

@@ -312,7 +312,7 @@ class ChainChooser:
         checks = policy.judge is not None and policy.planner is None
         chosen = self.scheduler.choose(
             "cheap" if self._cheap else "auto",
-            policy.span if checks else None,
+            policy.chain_span if checks else None,
             self._timings.cloud if checks else None,
             free=policy.is_exact(sampling),
         )
@@ -320,7 +320,7 @@ class ChainChooser:
 
     def predicted(self, models: tuple[str, ...], policy: Policy) -> ChosenChain:
         """Return what is expected by now of a chain under a policy that checks."""
-        return self.scheduler.predict(models, policy.span, self._timings.cloud)
+        return self.scheduler.predict(models, policy.chain_span, self._timings.cloud)
 
     def observe(self, event: Event, chain: Chain) -> None:
         """Learn from an event of an answer that a chain writes."""

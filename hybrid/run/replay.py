@@ -46,7 +46,11 @@ async def replay(path: Path, publish: Publish = lambda _: None, **chosen: Any) -
     if kept.get("hold") == "priced":  # a handback that ``auto`` once weighed: it has the rest written now
         del kept["hold"]
     config = flags.pop("config", None)  # a trace names no file to read
-    settings = choosing(load(config=config, **(recorded | kept)), flags)
+    settings = load(config=config, **(recorded | kept))
+    if "policy" not in flags:  # what the recording leaves to its policy is not this machine's to choose
+        left = PolicyChoices.model_fields.keys() - (recorded | kept).keys()
+        settings = settings.model_copy(update={name: getattr(Settings(), name) for name in left})
+    settings = choosing(settings, flags)
     check_effect(settings, flags)
     sampling = sampling_of(settings)
     cursor, above = _cursors(trace)

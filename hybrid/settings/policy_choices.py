@@ -71,7 +71,7 @@ class PolicyChoices(SettingsGroup):
             "Tokens drafted before a check; auto: the most tokens a second; cheap: the fewest USD",
             "K",
             KNOB,
-            default="8; kl: 32; exact: 4 to 32",
+            default="by policy: 8; kl: 32; exact rules: 4 to 32",
         ),
     ] = None
     lead: Annotated[

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,14 @@ def tokens_shown(kept: float, num: int) -> NDArray[np.float64]:
     ([1.0, 1.5, 1.75], [1.0, 2.0], [1.0, 1.0])
     """
     return np.cumsum(kept ** np.arange(num, dtype=np.float64))
+
+
+class NextSpan(Protocol):
+    """How many tokens are drafted after a span of ``num``, by whether a check has kept all of it."""
+
+    def __call__(self, num: int, *, kept: bool) -> int:
+        """Return the next span."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -89,20 +97,49 @@ class CheckRates:
         checked = rates.reread * num_before + rates.drafted * spans + rates.once
         return bool((checked < rates.written * tokens).any())
 
-    def break_even(self, num_before: float, longest: int = LONGEST_SPAN) -> float | None:
+    def pays_in_turn(self, kept: float, num_before: float, first: int, next_span: NextSpan) -> bool:
+        """Whether it is cheaper where spans follow one another, from ``first`` on, over a long text.
+
+        ``next_span``: how many tokens follow a span of so many, ``kept``: whole or not. A check that keeps all of its
+        span shows one token more.
+        """
+        rates, shares = self.at(num_before), {first: 1.0}
+        for _ in range(HALVINGS):
+            after = dict[int, float]()
+            for num, share in shares.items():
+                for whole, chance in ((True, kept**num), (False, 1.0 - kept**num)):
+                    then = next_span(num, kept=whole)
+                    after[then] = after.get(then, 0.0) + share * chance
+            shares = after
+        once = rates.reread * num_before + rates.once
+        checked = once + rates.drafted * sum(share * num for num, share in shares.items())
+        shown = sum(share * float(tokens_shown(kept, num + 1)[-1]) for num, share in shares.items())
+        return checked < rates.written * shown
+
+    def break_even(
+        self, num_before: float, longest: int = LONGEST_SPAN, next_span: NextSpan | None = None
+    ) -> float | None:
         """Return the least chance of being kept at which checking pays, in [0, 1); None: it never does.
+
+        ``next_span``: spans follow one another (``pays_in_turn``), and ``longest`` is the first.
 
         >>> round(CheckRates(reread=0.1, drafted=1, once=4, written=4).break_even(70), 3)
         0.843
         """
-        if not self.pays(1.0, num_before, longest):
+
+        def pays(kept: float) -> bool:
+            if next_span is not None:
+                return self.pays_in_turn(kept, num_before, longest, next_span)
+            return self.pays(kept, num_before, longest)
+
+        if not pays(1.0):
             return None
-        if self.pays(0.0, num_before, longest):
+        if pays(0.0):
             return 0.0
         never, always = 0.0, 1.0
         for _ in range(HALVINGS):
             middle = (never + always) / 2
-            if self.pays(middle, num_before, longest):
+            if pays(middle):
                 always = middle
             else:
                 never = middle

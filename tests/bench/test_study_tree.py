@@ -313,7 +313,7 @@ def test_lengths_bills_and_what_is_less_are_those_of_a_second_hand():
             paid = billed(rule, arm, endpoint, tariff)
             cheapest = min(billed(rule, f"chain {size}", endpoint, tariff) for size in (2, 5))
             assert row[title]["value"] == pytest.approx(paid / alone, abs=1e-4)
-            less = row[f"less, {title}"]
+            less = row[f"over the cheapest chain, {title}"]
             assert less["value"] == pytest.approx((paid - cheapest) / alone, abs=1e-4)
             assert less["low"] <= less["value"] <= less["high"]
 
@@ -333,10 +333,14 @@ def test_a_tree_wins_only_where_its_whole_interval_is_below_the_cheapest_chain()
     titles = [f"{tariff.name}, {endpoint}" for tariff, endpoint in product(TARIFFS, ENDPOINTS)]
     for row, title in each_of(product(report["rows"], titles)):
         if row["arm"] == "certified 5":
-            less = row[f"less, {title}"]
+            less = row[f"over the cheapest chain, {title}"]
             assert less["value"] < 0.0
             assert (less["high"] < 0.0) == (row["rule"] == "exact")
-    greedy, drawn = (each.partition(" cheapest chain under ")[2] for each in report["summary"])
+    overall, *each_rule = report["summary"]
+    num = len(TARIFFS)
+    assert f"in {num} of {2 * num} comparisons over a text endpoint" in overall
+    assert f"in {num} of {2 * num} over an ideal one" in overall
+    greedy, drawn = (each.partition(" cheapest chain under ")[2] for each in each_rule)
     assert greedy == "no tariff."
     assert [part.partition(" (")[0] for part in drawn.split("), ")] == titles
     assert drawn.count("(certified 5, -") == len(titles)

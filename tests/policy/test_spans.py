@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from cases import each, each_of
 
-from hybrid.policy import PolicyOptions, preset
+from hybrid.policy import PolicyOptions, exact_stages, preset, with_stages
 from hybrid.policy.requests import Check, Draft
 from hybrid.types import Sampling
 
@@ -71,6 +71,13 @@ def test_spans_stay_where_a_number_was_chosen(toys, name):
     assert {request.limit for request in log if isinstance(request, Draft)} == {5}
 
 
+def test_above_a_chain_of_local_models_spans_stay_as_they_were():
+    """And as the benchmark of chains has them, which was measured with 8."""
+    chain = with_stages(preset("greedy-exact", PolicyOptions()), exact_stages((4,), Sampling()))
+    assert (chain.span, chain.longest_span) == (8, None)
+    assert with_stages(preset("greedy-exact", PolicyOptions(span=12)), chain.stages).span == 12
+
+
 def test_a_check_that_is_not_answered_makes_the_next_span_shorter(toys):
     """It kept nothing: where money runs out, a short span may still be paid for."""
     small, large = next(pairs(toys))
@@ -83,10 +90,14 @@ def test_a_check_that_is_not_answered_makes_the_next_span_shorter(toys):
 
 @pytest.mark.parametrize(
     ("name", "first", "longest"),
-    [("exact", 1, 4), *(pytest.param(*case, marks=pytest.mark.slow) for case in [("block", 1, 4), ("exact", 2, 8)])],
+    [
+        ("exact", 4, 4),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in [("block", 1, 4), ("block", 4, 4), ("exact", 2, 8)]),
+    ],
 )
-def test_spans_that_follow_one_another_leave_the_clouds_law(toys, name, first, longest):
-    """The next span follows from what came of the last, and so from coins: the law must not."""
+def test_spans_that_follow_one_another_leave_the_clouds_law(toys, monkeypatch, name, first, longest):
+    """The next span follows from what came of the last, and so from coins: the law must not. Here they halve to 1."""
+    monkeypatch.setattr("hybrid.policy.policy.SHORTEST_SPAN", 1)
     small = toys.Toy("q0")
     large = toys.Mix(small, "p0", 0.6)
     policy = replace(preset(name, PolicyOptions(sampling=AT_ONE)), span=first, longest_span=longest)

@@ -67,6 +67,15 @@ def test_a_kept_span_finds_its_successor_decoded(answer):
     assert h.engine.num_decoded < 3 + len(tokens) + 2 * 5, "nothing is decoded twice"
 
 
+def test_the_longer_span_after_one_that_is_kept_is_ready_too(house, picky_house, run):
+    """A span of 16 is followed by one of 32: so many are decoded ahead, and not 16 again."""
+    h = picky_house(99, small=house().tables[1])
+    events = run(gather(h.client, policy="greedy-exact", max_tokens=60))
+    first, second = (event for event in events if isinstance(event, SpanDrafted) and event.position < 20)
+    assert len(first.ids) == 16
+    assert len(second.ids) >= second.num_ready > 17
+
+
 def test_a_bonus_that_was_foreseen_is_ready_too(house, picky_house, run):
     """The token that the cloud gives after a kept span is the local model's own next one where they agree."""
     h = picky_house(99, small=house().tables[1])

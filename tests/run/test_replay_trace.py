@@ -85,6 +85,21 @@ def test_what_was_chosen_is_recorded_and_replayed_where_no_policy_is_given(house
     assert "Infinity" not in path.read_text(), "JSON has no such number"
 
 
+@each("name", ["greedy-exact", "exact", "block", "kl"])
+def test_what_a_machine_chooses_for_itself_is_no_part_of_a_recording(house, run, tmp_path, monkeypatch, name):
+    """What a recording leaves to its policy is the policy's, whatever the environment or a file here says."""
+    path, sampling = tmp_path / "trace.jsonl", {} if name == "greedy-exact" else AT_ONE
+    answer = run(recorded(house(), path, policy=name, **sampling))
+    expected = run(replay(path))
+    monkeypatch.setenv("HYBRID_SPAN", "4")
+    monkeypatch.setenv("HYBRID_HOLD", "7")
+    again = run(replay(path))
+    assert told(again) == told(expected) == told(answer)
+    assert again.policy == expected.policy
+    if name == "greedy-exact":
+        assert "span=16..32" in again.policy
+
+
 def test_a_trace_that_weighed_a_handback_is_replayed_without_that_choice(house, run, tmp_path):
     """An earlier version wrote ``hold`` "priced" into traces of ``auto``, which nobody can choose any more."""
     path = tmp_path / "trace.jsonl"

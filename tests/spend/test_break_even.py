@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from cases import each, each_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hybrid.policy import PolicyOptions, preset
 from hybrid.spend import CheckRates, LongContext, Price, tokens_shown
 from hybrid.spend.ask_prices import LONGEST_SPAN
 
@@ -120,3 +123,33 @@ def test_below_the_minimum_prefix_nothing_is_cached_and_above_a_long_context_all
 
 def test_what_costs_nothing_is_never_beaten():
     assert CheckRates.of_price(Price.parse("free")).break_even(70) is None
+
+
+def played_out(rates, kept, before, first, next_span, num=60_000):
+    """What a token of a long text takes, check by check, as spans follow one another; each token kept by a coin."""
+    coins, span, paid, shown = iter(np.random.default_rng(5).random(num) < kept), first, 0.0, 0
+    while True:
+        told = list(itertools.islice(coins, span))
+        if len(told) < span:
+            return paid / shown
+        num_kept = next((i for i, stands in enumerate(told) if not stands), span)
+        paid += rates.reread * before + rates.drafted * span + rates.once
+        shown += num_kept + 1
+        span = next_span(span, kept=num_kept == span)
+
+
+def test_where_spans_follow_one_another_it_pays_as_a_text_played_out_does():
+    policy = preset("greedy-exact", PolicyOptions())
+    said = set()
+    for reread, before, kept in each_of(
+        itertools.product((0.0, 0.1, 1.0), (30, 300), (0.3, 0.6, 0.8, 0.9, 0.97, 0.995))
+    ):
+        rates = CheckRates(reread, 1, 4, 4)
+        share = played_out(rates, kept, before, policy.span, policy.next_span) / rates.written
+        if abs(share - 1.0) > 0.03:
+            pays = rates.pays_in_turn(kept, before, policy.span, policy.next_span)
+            assert pays is (share < 1.0), (reread, before, kept, share)
+            least = rates.break_even(before, policy.span, policy.next_span)
+            assert (least is not None and kept > least) is pays
+            said.add(pays)
+    assert said == {True, False}

@@ -100,7 +100,7 @@ async def waiting(bench: Bench) -> str:
             for number, which in turns(bench.num, len(ARMS)):
                 bench.say(f"{cell}: question {number + 1} of {bench.num}")
                 name = list(ARMS)[which]
-                # No prompt is left in the cache.
+                # No prompt is left in the local cache; the server keeps its own.
                 await whole_answer(client, "x", policy="local", raw=True, max_tokens=1)
                 arms[name].add(await whole_answer(client, _questions(bench.num)[number], **ARMS[name]))
         _add(bench, cell, arms)

@@ -274,7 +274,7 @@ async def try_trees(
 
 def tree_report(design: Design, grids: Sequence[Grid], found: Sequence[Sequence[Record]]) -> dict[str, Any]:
     """Return what each shape shows and pays by pair and rule, ``less`` the cheapest chain's bill; where a tree wins."""
-    rows, summary = list[dict[str, Any]](), []
+    rows, summary, wins = list[dict[str, Any]](), list[str](), list[str]()
     for pair, rule in product(design.pairs, RULES):
         asked = [e["rules"][rule] for g, of in zip(grids, found, strict=True) if g.pair == pair for e in of]
         shown, won = {arm: dict[str, Floats]() for arm in asked[0] if arm != CLOUD.name}, list[str]()
@@ -291,17 +291,24 @@ def tree_report(design: Design, grids: Sequence[Grid], found: Sequence[Sequence[
             chain, tree = (next(arm for arm in cheapest if ("chain" in arm) == wanted) for wanted in (True, False))
             for arm, own in shown.items():
                 own[title] = paid_ratio(paid[arm], alone)
-                own[f"less, {title}"] = paid_ratio(paid[arm] - paid[chain], alone)
-            less = told(shown[tree][f"less, {title}"])
+                own[f"over the cheapest chain, {title}"] = paid_ratio(paid[arm] - paid[chain], alone)
+            less = told(shown[tree][f"over the cheapest chain, {title}"])
             won += [f"{title} ({tree}, {estimate(less, 3)})"] if (less["high"] or 0.0) < 0.0 else []
         name = {"pair": pair, "rule": rule, "questions": len(asked)}
         rows += [name | {"arm": arm} | {what: told(each) for what, each in own.items()} for arm, own in shown.items()]
         more, prompts = (estimate(rows[-1][what]) for what in ("more", "prompts"))
-        said = (
-            f"{pair}, {rule}: {arm} shows {more} tokens a round more than a chain, by {prompts} prompts. At an equal "
+        said = f"{pair}, {rule}: {arm} shows {more} tokens a round more than a chain, by {prompts} prompts."
+        summary.append(
+            f"{said} The cheapest tree costs less than the cheapest chain under {', '.join(won) or 'no tariff'}."
         )
-        summary.append(f"{said}bill the cheapest tree beats the cheapest chain under {', '.join(won) or 'no tariff'}.")
-    return {"rows": rows, "summary": summary}
+        wins += won
+    num, texts = len(summary) * len(design.tariffs), sum(ENDPOINTS[0] in won for won in wins)
+    overall = (
+        f"A tree costs less than the cheapest chain in {texts} of {num} comparisons over a text endpoint (a prompt a "
+        f"leaf) and in {len(wins) - texts} of {num} over an ideal one (a request a tree), by multiples of the cloud's "
+        "own bill."
+    )
+    return {"rows": rows, "summary": [overall, *summary]}
 
 
 def tree_document(report: dict[str, Any]) -> Document:
