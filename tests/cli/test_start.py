@@ -78,6 +78,10 @@ def libraries(modules):
     return {name for name in modules if "." not in name} & LIBRARIES
 
 
+# A process each: these by default, all of them among the slow tests.
+QUICK = ("serve", "budget", "bench")
+
+
 @pytest.fixture(scope="module")
 def command():
     return typer.main.get_command(app)
@@ -126,7 +130,9 @@ def test_the_list_and_completion_name_every_command():
         assert all(re.search(rf"^ *{name}\b", told, re.MULTILINE) for name in COMMANDS), words
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in COMMANDS]
+)
 def test_the_help_of_a_command_loads_no_model_no_wire_no_server_and_no_other_command(name):
     modules, told = loaded(name, "--help")
     assert "Usage:" in told
@@ -161,7 +167,7 @@ def test_an_unknown_command_is_told_and_the_nearest_is_named():
     assert "ask" in done.output.partition("'aks'")[2]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 @pytest.mark.parametrize("raising", ["raise KeyboardInterrupt({})", "exec('raise KeyboardInterrupt({})')"])
 def test_a_signal_that_comes_while_a_command_is_loaded_is_its_exit_code(tmp_path, number, raising):
     """Typer ends by 130 or in a sentence of its own, whatever the signal was."""
