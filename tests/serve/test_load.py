@@ -143,9 +143,10 @@ def test_many_streams_for_a_while_lose_and_mix_nothing_are_fair_and_leave_memory
 
 
 def busy(client, monitor):
-    """Whether anything is under way, or nothing has begun."""
-    now = client.status
-    return now.busy or now.queued or not monitor.state.totals.answers["begun"]
+    """Whether anything is under way, or nothing has begun; an answer's end is told after its context is free."""
+    now, answers = client.status, monitor.state.totals.answers
+    over = sum(answers[end] for end in ("finished", "left", "failed"))
+    return now.busy or now.queued or not answers["begun"] or over < answers["begun"]
 
 
 def test_a_hundred_callers_who_leave_at_any_moment_leave_nothing_behind(house, run):
