@@ -209,6 +209,7 @@ def test_every_benchmark_runs_and_reports_finite_figures(tiny, name, monkeypatch
     told = []
     assert_reported(name, speed.run(name, tiny.parent, told.append, repetitions=2))
     assert told, "nothing was said while it ran"
+    assert not list(tiny.parent.glob("*ledger-*")), "what grows would have grown by the next run"
 
 
 @pytest.mark.slow

@@ -86,7 +86,7 @@ def arms_to_json(arms: Sequence[Arm]) -> list[Any]:
     return [(arm.name, arm.policy, dict(arm.choices)) for arm in arms]
 
 
-VERSION = 2
+VERSION = 2  # another one where a rule does by itself what it did not: no name of an arm says so
 PART = "part"
 OTHERS = "{} records here are of other questions, arms or models, or of an earlier version: they stay, and are not read"
 # How long the parent waits for news before it looks whether the children live.

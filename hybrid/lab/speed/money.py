@@ -26,6 +26,7 @@ from hybrid.cloud.port import BeforeSend, unrecorded
 from hybrid.defer import DraftOutcome, OnlineLearner
 from hybrid.defer.signals import STATISTICS
 from hybrid.engine.identity import identify
+from hybrid.errors import EngineError
 from hybrid.lab.arms import LARGE, PRICE, Arm, draw_balanced
 from hybrid.lab.demo import KL
 from hybrid.lab.speed.measure import (
@@ -263,14 +264,15 @@ class _OwnPlanners(PlannerFactory):
     def __init__(self, folder: Path, num: int) -> None:
         super().__init__()
         local, rng = identify(BUNDLED_LOCAL), np.random.default_rng(num)
-        known = calibration_for(local, BUNDLED_CLOUD.stem, shipped_only=True)
-        assert known is not None
+        if (known := calibration_for(local, BUNDLED_CLOUD.stem, shipped_only=True)) is None:
+            raise EngineError("the bundled pair's calibration is not in the package")
         drawn = list[DraftOutcome]()
         for told in rng.beta(0.4, 2.0, num).tolist():
             words, numbers = tuple(rng.integers(0, 4096, 20).tolist()), tuple(rng.random(len(STATISTICS)).tolist())
             drawn.append(DraftOutcome(told, told, False, 0.05, bool(rng.random() < told), "start", words, numbers))
         store, learner = _OwnStore(local, "", folder / str(num)), OnlineLearner(known.score, drawn, known)
-        assert store.add(known.judge, drawn)
+        if not store.add(known.judge, drawn):
+            raise EngineError("what was drawn cannot be written")
         self.pair = PairKnowledge(known.score, learner, known, store, known.judge)
 
     async def _knowledge(self, asked: PlanningContext) -> PairKnowledge:  # noqa: ARG002  (there is one pair)
@@ -282,7 +284,9 @@ async def growth(bench: Bench) -> str:
     questions, seconds = problems_of("arithmetic", bench.num + WARM_UP), (list[float](), list[float]())
     settings = {"policy": "auto", "worth": WORTH, "max_tokens": MAX_TOKENS}
     async with bundled_server(BUNDLED_CLOUD) as url, AsyncExitStack() as stack:
-        every, clients = [_OwnPlanners(bench.folder, num) for num in OUTCOMES], list[Any]()
+        # What grows is made anew: a folder that is kept would have grown by another run.
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=bench.folder)))
+        every, clients = [_OwnPlanners(folder, num) for num in OUTCOMES], list[Any]()
         for planners in every:
             context, watch = (
                 lambda weights: weights.context(0, 1),
@@ -296,15 +300,15 @@ async def growth(bench: Bench) -> str:
             await whole_answer(clients[which], questions[turn])
             await every[which].aclose()
             seconds[which].append(time.process_time() - began)
+        for num in ENTRIES:
+            bench.say(f"a ledger of {num} entries")
+            path = _write_ledger(folder / f"ledger-{num}.sqlite", num)
+            taken = [_first_operation(path) for _ in range(bench.num + 1)][1:]
+            bench.add_ms(f"a process's first operation, {num} entries", taken, "<= 50", f"n = {len(taken)}")
     few, many = (taken[WARM_UP:] for taken in seconds)
     for num, taken in zip(OUTCOMES, (few, many), strict=True):
         bench.add_ms(f"an answer, {num} outcomes learned", taken, None, "processor, learning and writing included")
     bench.add_ratio(f"an answer, {OUTCOMES[1]} outcomes over {OUTCOMES[0]}", many, few, "<= 1.1", f"n = {len(many)}")
-    for num in ENTRIES:
-        bench.say(f"a ledger of {num} entries")
-        path = _write_ledger(bench.folder / f"ledger-{num}.sqlite", num)
-        taken = [_first_operation(path) for _ in range(bench.num + 1)][1:]
-        bench.add_ms(f"a process's first operation, {num} entries", taken, "<= 50", f"n = {len(taken)}")
     return f"processor time; the bundled pair, worth {WORTH}; ledgers with eight entries a question"
 
 

@@ -273,7 +273,7 @@ async def try_trees(
 
 
 def tree_report(design: Design, grids: Sequence[Grid], found: Sequence[Sequence[Record]]) -> dict[str, Any]:
-    """Return what each shape shows and pays by pair and rule, ``less`` the cheapest chain's bill; where a tree wins."""
+    """Return what each shape shows and pays by pair and rule, beside the cheapest chain; where a tree wins."""
     rows, summary, wins = list[dict[str, Any]](), list[str](), list[str]()
     for pair, rule in product(design.pairs, RULES):
         asked = [e["rules"][rule] for g, of in zip(grids, found, strict=True) if g.pair == pair for e in of]
