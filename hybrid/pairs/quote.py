@@ -18,7 +18,7 @@ from hybrid.pairs.profile import JudgedTokens
 from hybrid.policy import Policy
 from hybrid.policy.explanation import ExpectedUsage, expect, planned_outcomes
 from hybrid.policy.planning import Planner
-from hybrid.spend import CheckRates, Price, as_percent, as_usd
+from hybrid.spend import CheckRates, Price, Spans, as_percent, as_usd
 
 # What is said where checking can save money, and where it can only save time.
 _MONEY = {
@@ -95,8 +95,9 @@ class PriceQuote:
 
         None: it never does, or nothing is known.
         """
-        follow = None if self.policy.longest_span is None else self.policy.next_span
-        return None if self.rates is None else self.rates.break_even(self.num_before, self.policy.span, follow)
+        policy = self.policy
+        spans = Spans(min(policy.span, self.answer_tokens), policy.next_span, policy.takes_bonus)
+        return None if self.rates is None else self.rates.break_even(self.num_before, spans)
 
     @property
     def best_break_even(self) -> float | None:

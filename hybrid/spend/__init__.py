@@ -4,7 +4,7 @@ The ledger in a file is a package of its own, ``hybrid.spend.durable``: a policy
 """
 
 from hybrid.spend.answer_budget import Account, AnswerBudget, Bill, Grant, as_times, bill
-from hybrid.spend.ask_prices import AskPrices, CheckRates, TokenTimes, as_percent, tokens_shown
+from hybrid.spend.ask_prices import AskPrices, CheckRates, Spans, TokenTimes, as_percent, tokens_shown
 from hybrid.spend.ledger import (
     STORED_CAP_LEVELS,
     CapScope,
@@ -42,6 +42,7 @@ __all__ = [
     "PriceFile",
     "Reservation",
     "Settlement",
+    "Spans",
     "SpendScope",
     "StoredCapScope",
     "TokenTimes",

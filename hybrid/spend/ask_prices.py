@@ -9,8 +9,10 @@ choice. The token before the first row that a request wants is computed in any c
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -22,7 +24,7 @@ from hybrid.spend.price import MILLION, Price, Tariff
 #
 # The law. If each drafted token is kept with the same chance p, a check of s of them brings ``E = (1 - p^s) / (1 - p)``
 # tokens of text: those kept, and the one that corrects the first that is not; ``E`` of s + 1, where the cloud adds one
-# after s that are kept. The cloud alone takes ``written`` for each. So checking pays where, for some s,
+# after s that are kept. The cloud alone takes ``written`` for each. So checking pays where, for s (or for some s),
 # ``reread * L + drafted * s + once < written * E``, with L tokens before the span (``tests/spend/test_break_even.py``,
 # against a published table and a naive sum). What both read once, the prompt, is left out on either side. Knows no
 # endpoint: rates are money or time, whatever the unit.
@@ -51,6 +53,33 @@ class NextSpan(Protocol):
     def __call__(self, num: int, *, kept: bool) -> int:
         """Return the next span."""
         ...
+
+
+@dataclass(frozen=True)
+class Spans:
+    """How many tokens are drafted before each check: ``first``, then as ``following`` says.
+
+    ``bonus``: a check that keeps all of its span shows one token more.
+    """
+
+    first: int
+    following: NextSpan = lambda num, *, kept: num  # noqa: ARG005
+    bonus: bool = False
+
+    def shares(self, kept: float) -> dict[int, float]:
+        """Return lengths and how large a share of a long text's checks has each; tokens are kept with chance ``kept``.
+
+        >>> Spans(8, lambda num, *, kept: 8 if kept else 4).shares(1.0)
+        {8: 1.0, 4: 0.0}
+        """
+        shares: dict[int, float] = {self.first: 1.0}
+        for _ in range(HALVINGS):
+            after = defaultdict[int, float](float)
+            for num, share in shares.items():
+                for whole, chance in ((True, kept**num), (False, 1.0 - kept**num)):
+                    after[self.following(num, kept=whole)] += share * chance
+            shares = after
+        return dict(shares)
 
 
 @dataclass(frozen=True)
@@ -87,51 +116,27 @@ class CheckRates:
         """Return the rates of a check after so many tokens."""
         return next((rates for start, rates in reversed(self.longer) if num_before >= start), self)
 
-    def pays(self, kept: float, num_before: float, longest: int = LONGEST_SPAN) -> bool:
-        """Whether checking is cheaper than the cloud alone, at the best span, if tokens are kept with chance ``kept``.
+    def pays(self, kept: float, num_before: float, spans: Spans | None = None) -> bool:
+        """Whether checking is cheaper than the cloud alone over a long text, if tokens are kept with chance ``kept``.
 
-        ``num_before``: L, the tokens before a span, on average. ``longest``: no span is longer.
+        ``num_before``: L, the tokens before a span, on average. ``spans`` None: all of one length, the best.
         """
-        rates, tokens = self.at(num_before), tokens_shown(kept, min(longest, LONGEST_SPAN))
-        spans = np.arange(1.0, len(tokens) + 1.0)
-        checked = rates.reread * num_before + rates.drafted * spans + rates.once
-        return bool((checked < rates.written * tokens).any())
+        rates, bonus = self.at(num_before), spans is not None and spans.bonus
+        shares = dict.fromkeys(range(1, LONGEST_SPAN + 1), 1.0) if spans is None else spans.shares(kept)
+        lengths = np.array(list(shares))
+        checked = rates.reread * num_before + rates.drafted * lengths + rates.once
+        saved = (rates.written * tokens_shown(kept, LONGEST_SPAN + 1)[lengths - 1 + bonus] - checked) * [
+            *shares.values()
+        ]
+        return bool((saved.max() if spans is None else saved.sum()) > 0.0)
 
-    def pays_in_turn(self, kept: float, num_before: float, first: int, next_span: NextSpan) -> bool:
-        """Whether it is cheaper where spans follow one another, from ``first`` on, over a long text.
-
-        ``next_span``: how many tokens follow a span of so many, ``kept``: whole or not. A check that keeps all of its
-        span shows one token more.
-        """
-        rates, shares = self.at(num_before), {first: 1.0}
-        for _ in range(HALVINGS):
-            after = dict[int, float]()
-            for num, share in shares.items():
-                for whole, chance in ((True, kept**num), (False, 1.0 - kept**num)):
-                    then = next_span(num, kept=whole)
-                    after[then] = after.get(then, 0.0) + share * chance
-            shares = after
-        once = rates.reread * num_before + rates.once
-        checked = once + rates.drafted * sum(share * num for num, share in shares.items())
-        shown = sum(share * float(tokens_shown(kept, num + 1)[-1]) for num, share in shares.items())
-        return checked < rates.written * shown
-
-    def break_even(
-        self, num_before: float, longest: int = LONGEST_SPAN, next_span: NextSpan | None = None
-    ) -> float | None:
+    def break_even(self, num_before: float, spans: Spans | None = None) -> float | None:
         """Return the least chance of being kept at which checking pays, in [0, 1); None: it never does.
-
-        ``next_span``: spans follow one another (``pays_in_turn``), and ``longest`` is the first.
 
         >>> round(CheckRates(reread=0.1, drafted=1, once=4, written=4).break_even(70), 3)
         0.843
         """
-
-        def pays(kept: float) -> bool:
-            if next_span is not None:
-                return self.pays_in_turn(kept, num_before, longest, next_span)
-            return self.pays(kept, num_before, longest)
-
+        pays = partial(self.pays, num_before=num_before, spans=spans)
         if not pays(1.0):
             return None
         if pays(0.0):

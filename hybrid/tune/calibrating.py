@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hybrid.defer import Calibration, DraftSignals
 from hybrid.policy.choices import SPAN
 from hybrid.policy.rules.divergence_threshold import KL_SPAN
-from hybrid.spend import AskPrices
+from hybrid.spend import AskPrices, Spans
 from hybrid.tune.buying import PairNames
 from hybrid.tune.diagnosis import Diagnosis, ExpectedAcceptance, auroc, ece, greedy_acceptance, reason_of_loss
 from hybrid.tune.fit import fit
@@ -192,7 +192,7 @@ class CalibratedPair:
         judges = ((self.kl_judge, KL_SPAN), (self.excess_judge, SPAN))
         return tuple(
             JudgeBreakEven(
-                judge, span, self.diagnosis.first_rejections(judge).kept_share, rates.break_even(before, span)
+                judge, span, self.diagnosis.first_rejections(judge).kept_share, rates.break_even(before, Spans(span))
             )
             for judge, span in judges
         )

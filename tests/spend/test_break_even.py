@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.policy import PolicyOptions, preset
-from hybrid.spend import CheckRates, LongContext, Price, tokens_shown
+from hybrid.spend import CheckRates, LongContext, Price, Spans, tokens_shown
 from hybrid.spend.ask_prices import LONGEST_SPAN
 
 # From a study with real texts: prompt tokens at 1, repeated ones at k, w a completion token; None: never.
@@ -27,6 +27,7 @@ PUBLISHED = [
     (0, 2000, (0.811, 0.500, 0.400, 0.250)),
 ]
 RATE = st.integers(0, 10)
+EXACT = preset("greedy-exact", PolicyOptions())
 PLAIN = {"cache_min_tokens": 0, "long_context": None}
 
 
@@ -96,13 +97,19 @@ def test_a_longer_text_and_a_dearer_tariff_ask_for_more_tokens_kept():
     assert rates.break_even(5000) is None
 
 
-def test_with_shorter_drafts_more_tokens_must_be_kept_and_with_too_short_ones_none_are_enough():
+def test_with_too_short_drafts_it_never_pays_and_with_too_long_ones_more_must_be_kept_than_with_the_best():
     """A check of eight tokens after seventy costs more than eight that the cloud writes."""
     rates = CheckRates.of_price(Price.parse("1/0.1/4"))
-    shares = [rates.break_even(70, longest) for longest in (8, 26, 32, 64, LONGEST_SPAN)]
-    assert shares[0] is None
-    assert shares[1:] == sorted(shares[1:], reverse=True)
-    assert rates.break_even(70, LONGEST_SPAN) == rates.break_even(70) == rates.break_even(70, 10 * LONGEST_SPAN)
+    lengths = (8, 26, 32, 64, 128, LONGEST_SPAN)
+    shares = dict(zip(lengths, [rates.break_even(70, Spans(num)) for num in lengths], strict=True))
+    assert shares[8] is None
+    assert shares[26] > shares[32] > shares[64]
+    best = rates.break_even(70)
+    every = [rates.break_even(70, Spans(num)) for num in range(1, LONGEST_SPAN + 1)]
+    assert best == pytest.approx(min(each for each in every if each is not None), abs=1e-9)
+    new = CheckRates.of_price(Price.parse("1/0.1/4:new"))
+    assert new.break_even(70) == new.break_even(70, Spans(2)) == 0.0
+    assert new.break_even(70, Spans(64)) > 0.9, "what is drafted past a rejection is paid"
 
 
 def test_below_the_minimum_prefix_nothing_is_cached_and_above_a_long_context_all_is_dearer():
@@ -125,31 +132,38 @@ def test_what_costs_nothing_is_never_beaten():
     assert CheckRates.of_price(Price.parse("free")).break_even(70) is None
 
 
-def played_out(rates, kept, before, first, next_span, num=60_000):
+# An exact rule's own, and one that halves what is turned down and never grows.
+FOLLOWING = [
+    Spans(EXACT.span, EXACT.next_span, EXACT.takes_bonus),
+    Spans(32, lambda num, *, kept: 32 if kept else max(num // 2, 1)),
+]
+
+
+def played_out(rates, kept, before, spans, num=60_000):
     """What a token of a long text takes, check by check, as spans follow one another; each token kept by a coin."""
-    coins, span, paid, shown = iter(np.random.default_rng(5).random(num) < kept), first, 0.0, 0
+    coins, span, paid, shown = iter(np.random.default_rng(5).random(num) < kept), spans.first, 0.0, 0
     while True:
         told = list(itertools.islice(coins, span))
         if len(told) < span:
             return paid / shown
         num_kept = next((i for i, stands in enumerate(told) if not stands), span)
         paid += rates.reread * before + rates.drafted * span + rates.once
-        shown += num_kept + 1
-        span = next_span(span, kept=num_kept == span)
+        shown += num_kept + (num_kept < span or spans.bonus)
+        span = spans.following(span, kept=num_kept == span)
 
 
-def test_where_spans_follow_one_another_it_pays_as_a_text_played_out_does():
-    policy = preset("greedy-exact", PolicyOptions())
+@each("spans", [Spans(4), Spans(16), Spans(64), Spans(64, bonus=True), *FOLLOWING])
+def test_with_a_policy_s_spans_it_pays_as_a_text_played_out_does(spans):
     said = set()
     for reread, before, kept in each_of(
         itertools.product((0.0, 0.1, 1.0), (30, 300), (0.3, 0.6, 0.8, 0.9, 0.97, 0.995))
     ):
         rates = CheckRates(reread, 1, 4, 4)
-        share = played_out(rates, kept, before, policy.span, policy.next_span) / rates.written
+        share = played_out(rates, kept, before, spans) / rates.written
         if abs(share - 1.0) > 0.03:
-            pays = rates.pays_in_turn(kept, before, policy.span, policy.next_span)
+            pays = rates.pays(kept, before, spans)
             assert pays is (share < 1.0), (reread, before, kept, share)
-            least = rates.break_even(before, policy.span, policy.next_span)
+            least = rates.break_even(before, spans)
             assert (least is not None and kept > least) is pays
             said.add(pays)
     assert said == {True, False}
