@@ -43,19 +43,6 @@ class Arm:
     planner: Planner | None = None
 
 
-@dataclass(frozen=True)
-class ServedPair:
-    """What arms run over: a local model's file, a server's address, and how long answers and texts may get in tokens.
-
-    ``num_context`` 0: what the local model was trained with, 8192 at most.
-    """
-
-    local: Path
-    cloud: str
-    max_tokens: int
-    num_context: int = 0
-
-
 # Called after every answer with the arm and the number of problems it has answered.
 ReportAnswer: TypeAlias = Callable[[Arm, int], None]
 
@@ -113,8 +100,7 @@ async def run_arms(
     flags = ["--scoring-keeps-cache", "--enable-prompt-tokens-details"] if keep_cache else []
     questions = [problem.question for problem in problems]
     async with bundled_server(BUNDLED_CLOUD, *flags) as url:
-        pair = ServedPair(BUNDLED_LOCAL, url, MAX_TOKENS)
-        answers = {arm.name: await answer_all(arm, questions, pair, report_answer) for arm in arms}
+        answers = {arm.name: await _answer_all(arm, questions, url, report_answer) for arm in arms}
     return {
         arm.name: Trial(
             arm,
@@ -125,30 +111,27 @@ async def run_arms(
     }
 
 
-async def answer_all(
-    arm: Arm, questions: Sequence[str], pair: ServedPair, report_answer: ReportAnswer
-) -> tuple[Answer, ...]:
-    """Let one arm answer all questions, one after the other."""
+async def _answer_all(arm: Arm, questions: Sequence[str], url: str, report_answer: ReportAnswer) -> tuple[Answer, ...]:
+    """Let one arm answer all questions, one after the other; ``url``: the server's address."""
     answers: list[Answer] = []
-    async with ClientOpener(_settings(arm, pair), shipped_only=True) as client:
+    async with ClientOpener(_settings(arm, url), shipped_only=True) as client:
         for question in questions:
             answers.append(await client.generate(question))
             report_answer(arm, len(answers))
     return tuple(answers)
 
 
-def _settings(arm: Arm, pair: ServedPair) -> Settings:
+def _settings(arm: Arm, url: str) -> Settings:
     """Return an arm's settings over the defaults. They are constructed, not loaded: the user's own do not count."""
     own: dict[str, Any] = {
-        "local": pair.local,
-        "cloud": pair.cloud,
-        "ctx": pair.num_context,
+        "local": BUNDLED_LOCAL,
+        "cloud": url,
         "api_key_env": "",  # the user's key is for another server
         "cache_salt": f"arm {arm.name}",
         "policy": arm.policy,
         "price": PRICE,
         "ledger": Path(NO_LEDGER),  # nobody is charged: this is no spending of the user's
-        "max_tokens": pair.max_tokens,
+        "max_tokens": MAX_TOKENS,
         "seed": 0,
         "learn": False,
         "threads": 1,  # as the server: two that spin for one core stand still

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import html
 import json
 import os
-import re
-import subprocess
-import sys
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
-from arithmetic import tolerance
-from cases import each_of
 from typer.testing import CliRunner
 
 import hybrid
@@ -67,42 +60,3 @@ def test_a_named_cloud_is_probed_and_nothing_is_kept_of_its_address(real_model):
     found = json.loads(done.stdout)
     assert (found["dialect"], found["same_words"], found["model"]) == ("vllm", True, "SmolLM2-135M-Instruct.Q4_1")
     assert kept.read_entries() == before
-
-
-@pytest.fixture(scope="module")
-def demonstrated(real_model, tmp_path_factory):
-    """One question of the demonstration as a process of its own: how it ended, and the folder of its files."""
-    for name in ("real", "real:q3"):
-        real_model(name)  # built before, so that nothing is said of it
-    folder = tmp_path_factory.mktemp("demo")
-    command = [sys.executable, "-P", "-m", "hybrid", "demo", "--real", "--tasks", "1", "--json"]
-    files = ["--html", "page.html", "--svg", "picture.svg"]
-    done = subprocess.run([*command, *files], capture_output=True, text=True, timeout=110, check=False, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return done, folder
-
-
-@pytest.mark.slow
-def test_the_demonstration_answers_in_four_ways_and_says_how_far_it_is(demonstrated):
-    done, _ = demonstrated
-    found = json.loads(done.stdout)
-    arms = ["local", "kl", "excess", "cloud"]
-    lines = [f"hybrid: {name} has answered 1 problems ({n} of 4)" for n, name in enumerate(arms, start=1)]
-    assert done.stderr.splitlines() == [*lines, "hybrid: the reference reads the answers"]
-    assert list(found["answers"]) == arms
-    assert len(found["questions"]) == 1
-    assert set(found["degraded"].values()) == {0}
-    assert (found["requests"]["local"], found["cloud_token_share"]["local"]) == (0, 0.0)
-    assert (found["requests"]["cloud"], found["cloud_token_share"]["cloud"]) == (1, 1.0)
-    assert found["excess_nats"]["cloud"] <= tolerance().gap < found["excess_nats"]["local"], "near ties alone"
-    assert found["excess_nats"]["excess"] < 0.5, "the judge's own threshold bounds every checked token"
-
-
-@pytest.mark.slow
-def test_the_pictures_hold_what_was_answered(demonstrated):
-    done, folder = demonstrated
-    found = json.loads(done.stdout)
-    text = html.unescape(re.sub("<[^>]+>", "", (folder / "page.html").read_text()))
-    for answers in each_of(found["answers"].values()):
-        assert all(answer in text for answer in answers)
-    ET.fromstring((folder / "picture.svg").read_text())

@@ -14,7 +14,7 @@ from hybrid.cli.command import check_writable, exit_codes, is_shown_on_a_termina
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
-    from hybrid.lab.arms import Arm, Comparison, Plan, ReportAnswer
+    from hybrid.lab.arms import Arm, ReportAnswer
     from hybrid.report import Document
 
 EPILOG = """
@@ -23,10 +23,6 @@ auto, kl and doubt, and the large model alone, behind a real HTTP server that is
 token by token, and what each way got right, asked and cost at fixed prices. HYBRID_* variables and hybrid.toml change
 nothing, nor does what was learned from questions of yours.
 
-With --real, a real language model and its rounding to 3 bits (hybrid models real) answer five questions to an
-assistant, by the policies local, kl, excess and cloud. Hardly any answer is right or wrong there, so what is told of
-each token is how much less likely it is than the reference's best.
-
 Examples:
 
   hybrid demo
@@ -34,8 +30,6 @@ Examples:
   hybrid demo --json --n 280 --seed 1
 
   hybrid demo --html demo.html --svg demo.svg
-
-  hybrid demo --real --svg real.svg
 
 Exit codes: 0 done, 1 output lost, 2 usage, 3 local model unusable, 4 server unusable, 130 interrupted (143 terminated).
 """
@@ -48,7 +42,7 @@ def demo(
             "--tasks",
             "--n",
             "--num",
-            help="How many problems, of all kinds alike (70; --real: 5).",
+            help="How many problems, of all kinds alike (70).",
             metavar="N",
         ),
     ] = None,
@@ -62,9 +56,6 @@ def demo(
         bool,
         typer.Option("--scoring-keeps-cache", help="Let checks read the server's prefix cache, as SGLang does."),
     ] = False,
-    real: Annotated[
-        bool, typer.Option("--real", help="Let the real models answer questions to an assistant instead.")
-    ] = False,
 ) -> None:
     """Show what the hybrids are worth on this machine."""
     with exit_codes():
@@ -73,8 +64,7 @@ def demo(
                 check_writable(flag, path)
         if html and svg and html.resolve() == svg.resolve():
             raise UsageError("--html and --svg name the same file")
-        demonstrate = _demonstrate_real if real else _demonstrate
-        shown, found = demonstrate(tasks, seed, keeps_cache=scoring_keeps_cache)
+        shown, found = _demonstrate(tasks, seed, keeps_cache=scoring_keeps_cache)
         told = json.dumps(found, ensure_ascii=False, allow_nan=False) if as_json else None
         print_report("hybrid demo", shown, told, html=html, svg=svg)
 
@@ -85,30 +75,12 @@ demo.__doc__ = f"{demo.__doc__}\n{EPILOG}"
 def _demonstrate(tasks: int | None, seed: int, *, keeps_cache: bool) -> tuple[Document, dict[str, Any]]:
     from hybrid.cli.demo import report  # noqa: PLC0415
     from hybrid.lab import demo as room  # noqa: PLC0415  (help and usage errors need no llama.cpp)
-    from hybrid.lab.arms import Plan  # noqa: PLC0415
+    from hybrid.lab.arms import Plan, compare  # noqa: PLC0415
 
-    comparison = _compare(room.ARMS, Plan(room.NUM_PROBLEMS if tasks is None else tasks, "test", seed, keeps_cache))
+    plan = Plan(room.NUM_PROBLEMS if tasks is None else tasks, "test", seed, keeps_cache)
+    with progress("the server starts") as tell:
+        comparison = asyncio.run(compare(room.ARMS, plan, _teller(room.ARMS, plan.num_problems, tell)))
     return report.demonstration(comparison), room.to_json(comparison)
-
-
-def _demonstrate_real(tasks: int | None, seed: int, *, keeps_cache: bool) -> tuple[Document, dict[str, Any]]:
-    from hybrid.cli.demo import report  # noqa: PLC0415
-    from hybrid.lab import real_demo as room  # noqa: PLC0415
-
-    count = room.NUM_QUESTIONS if tasks is None else tasks
-    room.pick_questions(count, seed)
-    with progress("the server starts") as tell:
-        report_answer = _teller(room.ARMS, count, tell)
-        run = room.compare_real(count, seed, keep_cache=keeps_cache, report_answer=report_answer, report_build=tell)
-        found = asyncio.run(run)
-    return report.real_demonstration(found), room.real_to_json(found)
-
-
-def _compare(arms: Sequence[Arm], plan: Plan) -> Comparison:
-    from hybrid.lab.arms import compare  # noqa: PLC0415
-
-    with progress("the server starts") as tell:
-        return asyncio.run(compare(arms, plan, _teller(arms, plan.num_problems, tell)))
 
 
 def _teller(arms: Sequence[Arm], num_problems: int, tell: Callable[[str], None]) -> ReportAnswer:

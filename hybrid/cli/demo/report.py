@@ -1,20 +1,17 @@
 """The sentences and numbers of a demonstration, as a document.
 
-Of the real pair no answer is right or wrong but for a few, so each token's excess loss is told. The laws
-(``tests/cli/test_report.py``): both models' raw scores stand beside every RPI, defined or not; a failing cloud is
-reported first; an undefined number is a dash.
+The laws (``tests/cli/test_report.py``): both models' raw scores stand beside every RPI, defined or not; a failing cloud
+is reported first; an undefined number is a dash.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from hybrid.lab import real_demo
 from hybrid.lab.arms import LARGE, PRICE, SMALL, Arm, Comparison, Trial
 from hybrid.lab.demo import HOW_CHOSEN, HYBRIDS, pick_examples
-from hybrid.lab.real_demo import RealComparison
 from hybrid.record.answer import Answer, Token
 from hybrid.report import AnswerTokens, Block, Heading, Table, Text, Tokens, provenance
 from hybrid.tasks.statistics import Estimate
@@ -22,7 +19,6 @@ from hybrid.types import Divergence
 
 # Broken where a terminal of 80 columns needs it.
 COLUMNS = ("", "correct", "by the\ncloud", "requests", "bill in\nUSD", "of the large\nmodel's bill")
-REAL_COLUMNS = ("", "by the\ncloud", "requests", "bill in\nUSD", "of the\ncloud's", "excess nats\na token")
 UNDEFINED = "-"
 VERDICTS = {True: "right", False: "wrong", None: ""}
 HEADLINE = "A small model writes here, a large one is asked where it would disagree"
@@ -53,30 +49,6 @@ def demonstration(comparison: Comparison) -> list[Block]:
         *(Text(said, "faint") for said in (about_rpi(comparison), *notes(comparison), about_settings())),
         Heading("Every answer of the hybrids", page_only=True),
         *map(every, names),
-    ]
-
-
-def real_demonstration(found: RealComparison) -> list[Block]:
-    """Return what is shown of the real pair."""
-
-    def shown(name: str, number: int) -> AnswerTokens:
-        answer, losses = found.trials[name].answers[number], found.excess_nats[name][number]
-        return answer_tokens(name, VERDICTS[found.is_right(name, number)], answer, losses)
-
-    def example(number: int) -> Tokens:
-        question = found.questions[number]
-        return Tokens(f"{question.kind}: {question.text}", tuple(shown(name, number) for name in found.trials))
-
-    rows = [
-        (name, *figures(trial, found.bill_ratio(name)), f"{found.mean_excess_nats(name):.3f}")
-        for name, trial in found.trials.items()
-    ]
-    return [
-        *introduction(found.trials, "questions of the test split, drawn by the seed, the kinds taking turns"),
-        *map(example, range(len(found.questions))),
-        Heading(f"All {len(found.questions)} questions", page_only=True),
-        Table("", REAL_COLUMNS, rows),
-        *(Text(said, "faint") for said in _real_notes(found)),
     ]
 
 
@@ -140,14 +112,14 @@ def notes(comparison: Comparison) -> list[str]:
         f"{len(comparison.problems)} problems of the {plan.split} split ({families}), seed {plan.seed}, "
         "answered at temperature 0."
     )
-    return [problems, about_prices("the large model's"), scoring]
+    return [problems, about_prices(), scoring]
 
 
-def about_prices(whose: str) -> str:
+def about_prices() -> str:
     """Say what tokens cost, and whose bill the others are compared with."""
     return (
         f"Prices: {PRICE} USD per million prompt, cached prompt and completion tokens; bills are compared with that of "
-        f"{whose} own run (policy cloud) on the same problems."
+        "the large model's own run (policy cloud) on the same problems."
     )
 
 
@@ -158,29 +130,6 @@ def about_scoring(*, keeps_cache: bool) -> str:
     return (
         "Checks do not read the server's prefix cache, and it tells nothing of that cache (as vLLM by default), so "
         "that every request pays for its whole prompt."
-    )
-
-
-def _real_notes(found: RealComparison) -> tuple[str, ...]:
-    """Return the sentences without which the figures cannot be read."""
-    cloud, local = real_demo.CLOUD.name, real_demo.LOCAL.name
-    models = f"{cloud} is {real_demo.PACKAGE}, {local} the same model rounded to 3 bits ({real_demo.LOCAL_MODEL})"
-    hybrids = " and ".join(arm.name for arm in real_demo.HYBRIDS)
-    excess = (
-        "Excess loss of a token: how much less likely it is to the reference than the reference's best token there, "
-        "in nats of log-probability, given the text so far; what the cloud alone writes costs nothing but near ties."
-    )
-    limits = (
-        f"Answers at temperature 0 end after {real_demo.MAX_TOKENS} tokens. The reference itself is small and often "
-        f"wrong: what is shown is how near the others come to its text, on {len(found.questions)} questions, which "
-        "prove nothing."
-    )
-    return (
-        f"{models}. {hybrids} are at their defaults.",
-        excess,
-        limits,
-        about_prices("the cloud's"),
-        about_scoring(keeps_cache=found.scoring_keeps_cache),
     )
 
 
@@ -211,11 +160,11 @@ def warning(trials: Mapping[str, Trial]) -> str | None:
     )
 
 
-def answer_tokens(heading: str, verdict: str, answer: Answer, excess_nats: Sequence[float] = ()) -> AnswerTokens:
-    """Return an answer token by token; ``excess_nats``: each one's excess loss, where that was measured."""
-    why, losses = reasons(answer), dict(enumerate(excess_nats))
+def answer_tokens(heading: str, verdict: str, answer: Answer) -> AnswerTokens:
+    """Return an answer token by token."""
+    why = reasons(answer)
     tokens = tuple(
-        (token.text, provenance(token.source, token.how), hover(token, why.get(number), losses.get(number)))
+        (token.text, provenance(token.source, token.how), hover(token, why.get(number)))
         for number, token in enumerate(answer.tokens)
     )
     return AnswerTokens(heading, verdict, tokens, tuple(handoffs(answer)))
@@ -233,10 +182,9 @@ def _counted(num_tokens: int) -> str:
     return "1 token" if num_tokens == 1 else f"{num_tokens} tokens"
 
 
-def hover(token: Token, reason: str | None, excess_nats: float | None = None) -> str:
+def hover(token: Token, reason: str | None) -> str:
     """Say all that is known of a token; ``reason`` is that of the hand-off it belongs to."""
-    excess = None if excess_nats is None else f"{excess_nats:.2f} nats less likely than the reference's best token"
-    said = [f"{token.source}, {token.how}", _divergence(token.kl), excess, reason]
+    said = [f"{token.source}, {token.how}", _divergence(token.kl), reason]
     return "; ".join(part for part in said if part)
 
 
