@@ -20,6 +20,7 @@ from hybrid.settings.sources import CONFIG_FILE, cache_file, choosing, ledger_fi
 from hybrid.store.files import APP
 
 # Every setting, with a value that is not its default. Whoever adds one decides here whether a stranger may choose it.
+SPAN = "span: between 1 and 256, from one to another as in 4..32, auto or cheap"
 DECODING = {
     "policy": "local", "gate": "entropy:0.6", "judge": "js:0.1", "scope": 3, "bonus": True, "threshold": 0.25,
     "entropy": 0.75, "concept_threshold": 0.125, "strict": True, "span": 5, "lead": 6, "hold": 7, "max_tokens": 9,
@@ -262,7 +263,7 @@ def test_a_link_to_a_file_of_the_users_is_still_the_working_directorys(here, tmp
     ("text", "said"),
     [
         ("seed = 1\npolcy = 'kl'\n", f"there is no setting called polcy (./{CONFIG_FILE}, line 2)"),
-        ("\n\nspan = 0\n", f"span: between 1 and 256, auto or cheap (it is 0 in ./{CONFIG_FILE}, line 3)"),
+        ("\n\nspan = 0\n", f"{SPAN} (it is 0 in ./{CONFIG_FILE}, line 3)"),
         ("policy = \n", f"./{CONFIG_FILE}: Invalid value (at line 1, column 10)"),
         ("_cli_parse_args = true\n", f"there is no setting called _cli_parse_args (./{CONFIG_FILE}, line 1)"),
         ('"\\u001b[2J" = 1\n', "there is no setting called"),
@@ -284,7 +285,7 @@ def test_what_is_wrong_with_the_users_own_file_names_it(own):
 
 def test_a_variable_that_is_wrong_is_one_sentence(here, monkeypatch):
     monkeypatch.setenv("HYBRID_SPAN", "0")
-    assert refusal() == "span: between 1 and 256, auto or cheap (it is '0' in HYBRID_SPAN)"
+    assert refusal() == f"{SPAN} (it is '0' in HYBRID_SPAN)"
     monkeypatch.setenv("HYBRID_SPAN", "3")
     monkeypatch.setenv("HYBRID_STOP", "END")
     assert refusal().startswith("stop: a list of texts")

@@ -22,7 +22,6 @@ from hybrid.cli.price import price
 from hybrid.cli.probe import probe
 from hybrid.cli.trace import replay
 from hybrid.errors import UsageError
-from hybrid.policy import PolicyOptions
 from hybrid.run import client, composition
 from hybrid.settings.config import GROUPS, AnswerChoices, OpenArguments, Settings, names_for, setting
 from hybrid.settings.policy_choices import PolicyChoices
@@ -254,7 +253,7 @@ def test_a_policys_builder_and_a_trace_get_every_knob(monkeypatch):
     assert name == "doubt"
     assert {knob: getattr(choices, knob) for knob in KNOBS} == KNOBS
     assert (choices.sampling.temperature, choices.max_tokens, choices.cloud_top_k) == (1.0, 9, 4)
-    kept = composition.choices_of(settings, PolicyOptions(span=5))
+    kept = composition.choices_of(settings, SimpleNamespace(span=5, spans="5"))
     assert kept == {knob: str(value) for knob, value in KNOBS.items()} | {"cloud_top_k": "4", "stop": ()}
 
 

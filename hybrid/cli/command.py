@@ -262,7 +262,7 @@ def _kind(annotation: Any) -> Any:
         return str
     if get_origin(annotation) not in {Union, UnionType}:
         return annotation
-    return str if any(get_origin(each) is Literal for each in kinds) else kinds[0]
+    return str if any(each is str or get_origin(each) is Literal for each in kinds) else kinds[0]
 
 
 def _dashed(name: str) -> str:

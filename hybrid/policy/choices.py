@@ -33,12 +33,14 @@ class PolicyOptions(PolicyChoices):
 
     ``threshold`` is the policy's one number, whatever it measures (``Preset.number``). ``lead``, ``hold``, ``scope``,
     ``bonus``, ``gate`` and ``judge`` replace the policy's own (``compose.py``); the others are for its builder.
-    ``span`` is a number here: what ``auto`` stands for was measured before. ``planner`` is bound to the question; None:
+    ``span`` is a number here: what ``auto`` stands for was measured before. ``most_span``: later spans follow it, up to
+    so many tokens; None: the policy's own way. ``planner`` is bound to the question; None:
     one that knows nothing of the pair, the prices and the question. ``known_concepts``: which tokens say the same;
     None: nobody knows.
     """
 
     span: int | None = None
+    most_span: int | None = None
     sampling: Sampling = Sampling()
     max_tokens: int = 512
     cloud_top_k: int = 20
@@ -54,7 +56,7 @@ class PolicyOptions(PolicyChoices):
     @property
     def longest_span(self) -> int | None:
         """The most tokens of an exact rule's spans, which follow one another; None: a number was chosen, and stays."""
-        return LONGEST_SPAN if self.span is None else None
+        return LONGEST_SPAN if self.span is None else self.most_span
 
     @property
     def greedy(self) -> bool:

@@ -94,6 +94,11 @@ class Policy:
         """Tokens before a check above a chain of local models."""
         return self.span if self.longest_span is None else CHAIN_SPAN
 
+    @property
+    def spans(self) -> str:
+        """Tokens of a span, as the command line has them: ``8``, or ``4..32`` where spans follow one another."""
+        return f"{self.span}" if self.longest_span is None else f"{self.span}..{self.longest_span}"
+
     def next_span(self, num: int, *, kept: bool) -> int:
         """Return how many tokens are drafted after a draft of up to ``num``; ``kept``: a check has kept all of it."""
         if self.longest_span is None:
@@ -233,8 +238,7 @@ class Policy:
     @cached_property
     def _text(self) -> str:
         policy = self.effective
-        longest = "" if policy.longest_span is None else f"..{policy.longest_span}"
-        parts: dict[str, object] = {"span": f"{policy.span}{longest}"}
+        parts: dict[str, object] = {"span": policy.spans}
         parts |= {"stages": ",".join(str(stage.span) for stage in policy.stages)} if policy.stages else {}
         parts |= {"gate": policy.gate} if policy.planner is None else {"plan": policy.planner}
         parts |= {} if policy.judge is None else {"judge": policy.judge}

@@ -23,7 +23,7 @@ from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
 from hybrid.run.driver import RecordingHeader
 from hybrid.settings.config import Settings
 from hybrid.settings.names import BUNDLED, NAMED
-from hybrid.settings.policy_choices import MOST_SPAN, DeferralChoices, PolicyChoices
+from hybrid.settings.policy_choices import MOST_SPAN, DeferralChoices, PolicyChoices, span_limits
 from hybrid.types import Sampling
 
 # Endpoints take seeds of so many bits.
@@ -73,9 +73,10 @@ def policy_of(
     if settings.worth is not None and settings.risk is not None:
         raise UsageError("worth and risk are two dials for one choice: give one of them")
     _check_adaptive(settings)
+    first, most = span_limits(settings.span)
     choices = PolicyOptions(
         **{name: getattr(settings, name) for name in PolicyChoices.model_fields}
-        | {"span": settings.span if isinstance(settings.span, int) else measured},
+        | {"span": measured if first is None else first, "most_span": most},
         sampling=sampling_of(settings),
         max_tokens=most_tokens(settings, room),
         cloud_top_k=settings.cloud_top_k,
@@ -325,9 +326,8 @@ def recording_of(
 def choices_of(settings: Settings, policy: Policy) -> dict[str, str | tuple[str, ...]]:
     """Return what a trace keeps beside the sampling, so that it is replayed under what it was recorded under."""
     chosen = {} if settings.offline else {name: getattr(settings, name) for name in PolicyChoices.model_fields}
-    # ``auto`` was a number by then; the span of a whole answer follows from its length, one that grows from the policy.
-    stays = policy.longest_span is None and policy.span <= MOST_SPAN
-    chosen |= {"span": policy.span if stays else None, "cloud_top_k": settings.cloud_top_k}
+    # ``auto`` was a number by then; the span of a whole answer follows from its length.
+    chosen |= {"span": policy.spans if policy.span <= MOST_SPAN else None, "cloud_top_k": settings.cloud_top_k}
     # A recording has a number of tokens; beside it stands that nobody chose it, and so the cloud writes block by block.
     chosen |= {} if settings.max_tokens else {"max_tokens": settings.max_tokens}
     written = {name: str(value) for name, value in chosen.items() if value is not None}  # JSON has no infinity

@@ -307,7 +307,7 @@ class AnswerChoices(TypedDict, total=False):
     entropy: float | None
     concept_threshold: float | None
     strict: bool | None
-    span: int | Literal["auto", "cheap"] | None
+    span: int | str | None
     lead: int | None
     hold: int | Literal["rest"] | None
     branches: int | None

@@ -27,6 +27,18 @@ Choice: TypeAlias = Literal["logprob", "majority"] | Callable[[str], float]
 """How one of several branches is chosen; a callable grades a text, the higher the better."""
 
 
+def span_limits(span: object) -> tuple[int | None, int | None]:
+    """Return a span's first length and, where spans follow one another, its longest; None: of no such number.
+
+    >>> span_limits(8), span_limits("4..32"), span_limits("auto"), span_limits("4..")
+    ((8, None), (4, 32), (None, None), (None, None))
+    """
+    if isinstance(span, int):
+        return span, None
+    first, dots, most = span.partition("..") if isinstance(span, str) else ("", "", "")
+    return (int(first), int(most)) if dots and first.isdecimal() and most.isdecimal() else (None, None)
+
+
 class PolicyChoices(SettingsGroup):
     """The policy, and what may be chosen within it: what it is built from, and what a trace keeps of it."""
 
@@ -66,9 +78,10 @@ class PolicyChoices(SettingsGroup):
     ] = None
     strict: Annotated[bool, SettingInfo("Judge by the upper end of the KL interval", uses=KNOB)] = False
     span: Annotated[
-        int | Literal["auto", "cheap"] | None,
+        int | str | None,
         SettingInfo(
-            "Tokens drafted before a check; auto: the most tokens a second; cheap: the fewest USD",
+            "Tokens drafted before a check; 4..32: 4 first, then twice as many after each draft that is kept, at most "
+            "32; auto: the most tokens a second; cheap: the fewest USD",
             "K",
             KNOB,
             default="by policy: 8; kl: 32; exact rules: 4 to 32",
@@ -101,12 +114,13 @@ class PolicyChoices(SettingsGroup):
     @classmethod
     def _is_length(cls, value: object) -> object:
         length = int(value) if isinstance(value, str) and value.isdecimal() else value
-        if isinstance(length, str) and length in {"auto", "cheap"}:
+        if length is None or (isinstance(length, str) and length in {"auto", "cheap"}):
             return length
-        if length is None or (isinstance(length, int) and 1 <= length <= MOST_SPAN):
-            return length
-        msg = f"between 1 and {MOST_SPAN}, auto or cheap"
-        raise ValueError(msg)
+        first, most = span_limits(length)
+        if first is None or not 1 <= first <= MOST_SPAN or not (most is None or first < most <= MOST_SPAN):
+            msg = f"between 1 and {MOST_SPAN}, from one to another as in 4..32, auto or cheap"
+            raise ValueError(msg)
+        return length
 
     @field_validator("choose", mode="before")
     @classmethod

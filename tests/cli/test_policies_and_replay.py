@@ -108,7 +108,7 @@ def test_a_missing_row_is_one_sentence_and_an_exit_code_of_its_own(recorded):
     [
         (["--policy", "klx"], "no policy is called 'klx'"),
         (["--gate", "entropy:x"], "is no number"),
-        (["--span", "0"], "span: between 1 and 256, auto or cheap"),
+        (["--span", "0"], "span: between 1 and 256, from one to another as in 4..32, auto or cheap"),
         (["--policy", "exact", "--gate", "entropy"], "exact promises"),
         (["--policy", "kl:x"], "'x' is no number"),
         (["--policy", "local", "--hold", "3"], "hold changes nothing in the policy local: it acts in kl, concepts"),

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from hybrid.record.answer import Token
 from hybrid.types import Divergence
 
+SPAN = "span: between 1 and 256, from one to another as in 4..32, auto or cheap"
 QUESTION = "What is 47 + 86?"
 COMMAND = [sys.executable, "-P", "-m", "hybrid", "ask"]
 # Beside an endpoint the local model is named.
@@ -134,8 +135,11 @@ def test_a_dead_endpoint_still_answers_and_exits_0(invoke):
         (["--trace", "/no/such/folder/trace"], "--trace"),
         (["--trace-rows"], "add --trace FILE"),
         (["--no-such-flag"], "No such option"),
-        (["--span", "many"], "span: between 1 and 256, auto or cheap (it is 'many')"),
-        (["--span", "3.5"], "span: between 1 and 256, auto or cheap (it is '3.5')"),
+        (["--span", "many"], f"{SPAN} (it is 'many')"),
+        (["--span", "3.5"], f"{SPAN} (it is '3.5')"),
+        (["--span", "4..300"], f"{SPAN} (it is '4..300')"),
+        (["--span", "8..8"], f"{SPAN} (it is '8..8')"),
+        (["--span", "4..8..9"], f"{SPAN} (it is '4..8..9')"),
         (["--cloud", "not a url"], "http://"),
         (["--cloud", "http://"], "a host"),
         (["--cloud", "http://host:abc"], "a host"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from cases import each, each_of
 
+from hybrid.errors import UsageError
 from hybrid.policy import PolicyOptions, exact_stages, preset, with_stages
 from hybrid.policy.requests import Check, Draft
 from hybrid.types import Sampling
@@ -69,6 +70,25 @@ def test_spans_stay_where_a_number_was_chosen(toys, name):
     policy = preset(name, PolicyOptions(span=5, sampling=sampling))
     _, log = toys.play(policy, small, large, None if sampling.greedy else (lambda _: 0), 60, k=5, end=-1)
     assert {request.limit for request in log if isinstance(request, Draft)} == {5}
+
+
+@each("name", ["kl", "excess", "greedy-exact"])
+def test_a_range_that_was_chosen_follows_the_verdicts_under_any_policy_that_checks(toys, name):
+    policy = preset(name, PolicyOptions(span=2, most_span=8))
+    assert f"{policy}".split()[1] == "span=2..8"
+    seen = set()
+    for small, large in each_of(pairs(toys, 0.2, 10)):
+        _, log = toys.play(policy, small, large, None, 60, k=5, end=-1)
+        limits = [request.limit for request in log if isinstance(request, Draft)]
+        assert limits[0] == 2
+        seen.update(limits)
+    assert seen == {2, 4, 8}, "of two none is halved further"
+
+
+@each("name", ["auto", "route"])
+def test_who_weighs_whole_drafts_takes_no_range(name):
+    with pytest.raises(UsageError, match=f"^{name} decides how much it drafts"):
+        preset(name, PolicyOptions(span=4, most_span=32))
 
 
 def test_above_a_chain_of_local_models_spans_stay_as_they_were():

@@ -57,9 +57,11 @@ ARMS: dict[str, dict[str, Any]] = {
     "auto": {"policy": "auto"},
     "once": {"policy": "once"},
     "kl": {"policy": "kl"},
+    "kl, span 4..32": {"policy": "kl", "span": "4..32"},
     "doubt": {"policy": "doubt"},
     "greedy-exact": {"policy": "greedy-exact"},
-    "greedy-exact, spans of 8": {"policy": "greedy-exact", "span": 8},
+    "greedy-exact, span 8": {"policy": "greedy-exact", "span": 8},
+    "greedy-exact, span 4..32": {"policy": "greedy-exact", "span": "4..32"},
     "greedy-exact, span auto": {"policy": "greedy-exact", "span": "auto"},
 }
 

@@ -27,6 +27,7 @@ from hybrid.lab.study.section import Section
 from hybrid.lab.study.sections import sections_of
 from hybrid.policy.choices import SPAN
 from hybrid.report import Document, Heading, Text
+from hybrid.settings.policy_choices import span_limits
 from hybrid.spend import as_usd
 from hybrid.types import Message
 
@@ -173,7 +174,7 @@ def _costs(pair: EndpointPair, grid: Grid, asked: GradedQuestion, prompt: int) -
     """Return nano-dollars for a question: all checked once and written once, and each token in requests of its own."""
     read, most, prices = BoundedPrompt((BoundedTurn.of("user", asked.text),)).published(), asked.max_tokens, pair.price
     others = [arm for arm in grid.arms if arm.policy not in {LOCAL.policy, CLOUD.policy}]
-    spans = [span if isinstance(span := arm.choices.get("span"), int) else SPAN for arm in others]
+    spans = [span_limits(arm.choices.get("span"))[0] or SPAN for arm in others]
     checks = sum(prices.worst_case(prompt + at, 1) for span in spans for at in range(min(span, most), most + 1, span))
     worst = prices.worst_case(read, most) + len(others) * 2 * most * prices.worst_case(read + most, 1)
     return checks + (1 + len(others)) * prices.worst_case(prompt, most), worst
