@@ -14,6 +14,7 @@ from money import max_cost_of, settled
 from hybrid.errors import LedgerError
 from hybrid.spend import Denial, SpendScope
 from hybrid.spend.durable import FileLedger, LedgerAdmin
+from hybrid.spend.durable import ledger as durable_ledger
 
 SPENDER = SpendScope("http://gpu", "question", "talk", "client")
 CAP, SPENT, RESERVED = 100_000, 31_000, 17_000
@@ -113,6 +114,66 @@ def test_totals_that_are_gone_are_not_nothing_spent(path, where):
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute(f"DELETE FROM totals WHERE {where}")
     assert granted_by(path) is None
+
+
+def damaged(path, statement, *values):
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA ignore_check_constraints = ON")
+        assert db.execute(statement, values).rowcount == 1, "nothing was damaged"
+
+
+def test_a_window_that_comes_later_in_a_process_is_proven_then(path):
+    """Another conversation's total has lost what it spent: this one is answered, and that one is not."""
+    other = replace(SPENDER, conversation="other")
+    ledger = FileLedger(path)
+    ledger.settle(settled(ledger.reserve(max_cost_of(900), other), 900))
+    ledger.close()
+    damaged(path, "UPDATE totals SET spent = 0 WHERE window = 'other'")
+    ledger = FileLedger(path)
+    assert not isinstance(ledger.reserve(max_cost_of(1), SPENDER), Denial)
+    with pytest.raises(LedgerError, match="is damaged"):
+        ledger.reserve(max_cost_of(1), other)
+    with pytest.raises(LedgerError, match="is damaged"):
+        ledger.reserve(max_cost_of(1), other)
+    with pytest.raises(LedgerError, match="is damaged"):
+        ledger.cap_statuses(other)
+
+
+def test_many_conversations_have_the_whole_ledger_proven_once(path, monkeypatch):
+    """Each new one is read for in all entries: from some number on all totals are proven at once, and then none."""
+    seen = []
+    for name in ("check_totals", "check_windows"):
+        real = getattr(durable_ledger, name)
+        monkeypatch.setattr(
+            durable_ledger, name, lambda *given, real=real, name=name: (seen.append(name), real(*given))
+        )
+    ledger = FileLedger(path)
+    for number in range(100):
+        assert not isinstance(ledger.reserve(max_cost_of(1), replace(SPENDER, conversation=f"talk {number}")), Denial)
+    assert 10 < seen.count("check_windows") < 100
+    assert seen[-1] == "check_totals" == seen[seen.count("check_windows")]
+    assert seen.count("check_totals") == 1
+
+
+def test_a_file_that_is_opened_again_is_proven_again(path):
+    ledger = FileLedger(path)
+    assert not isinstance(ledger.reserve(max_cost_of(1), SPENDER), Denial)
+    LedgerAdmin(ledger).rows()
+    ledger.close()
+    damaged(path, "UPDATE totals SET spent = 0 WHERE level = 'total'")
+    with pytest.raises(LedgerError, match="is damaged"):
+        ledger.reserve(max_cost_of(1), SPENDER)
+    with pytest.raises(LedgerError, match="is damaged"):
+        LedgerAdmin(ledger).rows()
+
+
+@pytest.mark.parametrize("look", ["rows", "open_entries", "disputed", "closed", "ahead_s"])
+def test_a_person_who_looks_has_all_of_it_proven(path, look):
+    """A question's total, which no cap asks for, is wrong: who spends is not kept from it, who looks is told."""
+    damaged(path, "UPDATE totals SET spent = spent + 1 WHERE level = 'request'")
+    assert granted_by(path) == LEFT
+    with pytest.raises(LedgerError, match="is damaged"):
+        getattr(LedgerAdmin(FileLedger(path)), look)()
 
 
 @pytest.mark.parametrize("num_files", [80, pytest.param(300, marks=pytest.mark.slow)])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hybrid.errors import UsageError
-from hybrid.spend.durable.ledger import FileLedger, latest_time, read_total, replace_charge
-from hybrid.spend.durable.schema import caps_of, checksum, rebuild_totals
+from hybrid.spend.durable.ledger import FileLedger, latest_time, replace_charge
+from hybrid.spend.durable.schema import caps_of, check_totals, checksum, read_total, rebuild_totals
 from hybrid.spend.ledger import MOST_NANOUSD, STORED_CAP_LEVELS, SpendScope, StoredCapScope, windows
 from hybrid.spend.price import as_usd
 
@@ -65,14 +68,24 @@ class LedgerAdmin:
         """Take the ledger."""
         self._file = ledger.file
         self._clock = ledger.clock
+        self._proven_in: sqlite3.Connection | None = None
 
     def exists(self) -> bool:
         """Whether anything was ever written."""
         return self._file.exists()
 
+    @contextmanager
+    def _transaction(self, *, flushed: bool) -> Iterator[sqlite3.Connection]:
+        """Read and write in one step, once the whole ledger is proven."""
+        with self._file.transaction(flushed=flushed) as db:
+            if self._proven_in is not db:
+                check_totals(db)
+                self._proven_in = db
+            yield db
+
     def rows(self) -> list[CapRow]:
         """Return every level's cap and what is spent and reserved in its present window."""
-        with self._file.transaction(flushed=False) as db:
+        with self._transaction(flushed=False) as db:
             caps = caps_of(db)
             names = windows(_NO_SCOPE, int(self._clock()))
             return [
@@ -87,14 +100,14 @@ class LedgerAdmin:
         if nanousd is not None and nanousd > MOST_NANOUSD:
             msg = f"a cap is at most {as_usd(MOST_NANOUSD)}: none removes it"
             raise UsageError(msg)
-        with self._file.transaction(flushed=True) as db:
+        with self._transaction(flushed=True) as db:
             db.execute("DELETE FROM caps WHERE level = ?", (level,))
             if nanousd is not None:
                 db.execute("INSERT INTO caps VALUES (?, ?, ?)", (level, nanousd, checksum(level, nanousd)))
 
     def log(self, num: int) -> list[LedgerEntry]:
         """Return the last entries, the newest first."""
-        with self._file.transaction(flushed=False) as db:
+        with self._transaction(flushed=False) as db:
             found = db.execute(f"SELECT {_FIELDS} ORDER BY id DESC LIMIT ?", (num,))
             return list(map(_entry, found))
 
@@ -108,18 +121,18 @@ class LedgerAdmin:
 
     def _in_state(self, *states: str) -> list[LedgerEntry]:
         wanted = ", ".join("?" * len(states))
-        with self._file.transaction(flushed=False) as db:
+        with self._transaction(flushed=False) as db:
             found = db.execute(f"SELECT {_FIELDS} WHERE state IN ({wanted}) ORDER BY id", states)
             return list(map(_entry, found))
 
     def closed(self) -> list[ClosedEndpoint]:
         """Return the closed endpoints."""
-        with self._file.transaction(flushed=False) as db:
+        with self._transaction(flushed=False) as db:
             return [ClosedEndpoint(*row) for row in db.execute("SELECT endpoint, at, why FROM closed ORDER BY at")]
 
     def ahead_s(self) -> int:
         """Return by how many seconds the last entry is later than this clock; 0 if it is not."""
-        with self._file.transaction(flushed=False) as db:
+        with self._transaction(flushed=False) as db:
             return max(0, latest_time(db) - int(self._clock()))
 
     def reconcile(self, entry_id: int, charged_nanousd: int | None) -> LedgerEntry:
@@ -130,7 +143,7 @@ class LedgerAdmin:
         if charged_nanousd is not None and charged_nanousd > MOST_NANOUSD:
             msg = f"a charge is at most {as_usd(MOST_NANOUSD)}"
             raise UsageError(msg)
-        with self._file.transaction(flushed=True) as db:
+        with self._transaction(flushed=True) as db:
             row = db.execute(f"SELECT {_FIELDS} WHERE id = ?", (entry_id,)).fetchone()
             if row is None:
                 msg = f"entry {entry_id} is not in the ledger; hybrid budget log lists what is"
@@ -142,14 +155,14 @@ class LedgerAdmin:
 
     def reopen(self, endpoint: str) -> None:
         """Reopen a closed endpoint."""
-        with self._file.transaction(flushed=True) as db:
+        with self._transaction(flushed=True) as db:
             if not db.execute("DELETE FROM closed WHERE endpoint = ?", (endpoint,)).rowcount:
                 msg = f"{endpoint} is not closed; hybrid budget reconcile lists what is"
                 raise UsageError(msg)
 
     def set_clock(self) -> int:
         """Date entries that are later than this clock as of now; return their number."""
-        with self._file.transaction(flushed=True) as db:
+        with self._transaction(flushed=True) as db:
             now = int(self._clock())
             moved = db.execute("UPDATE entries SET at = ? WHERE at > ?", (now, now)).rowcount
             rebuild_totals(db)

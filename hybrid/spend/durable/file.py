@@ -28,8 +28,8 @@ from hybrid.spend.durable.schema import (
     APPLICATION_ID,
     VERSION,
     DamagedLedger,
+    check_checksums,
     check_sqlite,
-    check_totals,
     create,
     from_version_1,
 )
@@ -354,7 +354,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
         check_sqlite(connection)
         with _atomically(connection):
             from_version_1(connection)
-    check_totals(connection)
+    check_checksums(connection)
 
 
 @contextmanager

@@ -17,11 +17,10 @@ from pathlib import Path
 
 from hybrid.errors import LedgerError
 from hybrid.spend.durable.file import PATIENCE_S, SqliteFile, is_dead, owner
-from hybrid.spend.durable.schema import caps_of, checksum
+from hybrid.spend.durable.schema import caps_of, check_totals, check_windows, checksum, read_total
 from hybrid.spend.ledger import (
     CAP_LEVELS,
     MOST_NANOUSD,
-    TIMED,
     CapScope,
     CapStatus,
     Denial,
@@ -34,6 +33,11 @@ from hybrid.spend.ledger import (
     windows,
 )
 
+# Whoever spends is proven by these, whatever is capped: a wrong amount or date of an entry shows in one of them.
+ALWAYS_PROVEN: frozenset[CapScope] = frozenset({"client", "day", "month", "total"})
+# With so many windows a process has all totals proven at once, and none after that.
+MOST_PROVEN = 32
+
 
 class FileLedger:
     """The shared spending of all processes that name the same file."""
@@ -45,6 +49,8 @@ class FileLedger:
         self.file = SqliteFile(path, patience_s)
         self.clock = clock
         self._capped_in: int | None = None  # the generation of the file in which caps were seen
+        self._proven: set[tuple[str, str]] = set()
+        self._proven_in: sqlite3.Connection | None = None
 
     def __repr__(self) -> str:
         """Name the file."""
@@ -129,9 +135,23 @@ class FileLedger:
         if scope.cap_nanousd is not None:
             caps["client"] = scope.cap_nanousd
         names = windows(scope, now)
+        self._prove(db, {level: name for level, name in names.items() if level in caps or level in ALWAYS_PROVEN})
         return [
             CapStatus(level, caps[level], *read_total(db, level, names[level])) for level in CAP_LEVELS if level in caps
         ]
+
+    def _prove(self, db: sqlite3.Connection, names: dict[CapScope, str]) -> None:
+        """Raise DamagedLedger if a total is not what its entries sum to; once for a window of this connection."""
+        if self._proven_in is not db:
+            self._proven, self._proven_in = set(), db
+        new = {level: window for level, window in names.items() if (level, window) not in self._proven}
+        if not new or len(self._proven) > MOST_PROVEN:
+            return
+        if len(self._proven) + len(new) > MOST_PROVEN:
+            check_totals(db)  # many conversations: all of it, once
+        else:
+            check_windows(db, new)
+        self._proven |= new.items()
 
 
 def own_cap(scope: SpendScope) -> list[CapStatus]:
@@ -143,20 +163,6 @@ def latest_time(db: sqlite3.Connection) -> int:
     """Return the time of the last entry, 0 if there is none."""
     found = db.execute("SELECT at FROM entries ORDER BY id DESC LIMIT 1").fetchone()
     return found[0] if found else 0
-
-
-def read_total(db: sqlite3.Connection, level: CapScope, window: str) -> tuple[int, int]:
-    """Return the amounts spent and reserved in a window.
-
-    All days and months that are not over count. So a clock that was set forward and back again, or back and forward,
-    frees nothing: an entry of a later date counts in every window until then.
-    """
-    counted = "window >= ?" if level in TIMED else "window = ?"
-    spent, reserved = db.execute(
-        f"SELECT coalesce(sum(spent), 0), coalesce(sum(reserved), 0) FROM totals WHERE level = ? AND {counted}",  # noqa: S608
-        (level, window),
-    ).fetchone()
-    return spent, reserved
 
 
 def add_to_totals(db: sqlite3.Connection, names: dict[CapScope, str], spent: int, reserved: int) -> None:
