@@ -237,4 +237,11 @@ def _cells(figure: Measurement) -> tuple[str, ...]:
     value, unit = figure.value, "" if figure.unit == "ratio" else f" {figure.unit}"
     low, median, high = (f"{x:.3g}" if abs(x) < 1000 else f"{x:.0f}" for x in (value.low, value.median, value.high))
     quartiles = f"{low} to {high}" if value.num > 1 else ""
-    return figure.name, f"{median}{unit}", quartiles, figure.bound or "", figure.note
+    return figure.name, f"{median}{unit}", quartiles, _bound(figure), figure.note
+
+
+def _bound(figure: Measurement) -> str:
+    """Say what was promised of a figure's median, and whether it is missed."""
+    sign, _, number = (figure.bound or "").partition(" ")
+    far = figure.value.median - float(number or "nan")
+    return f"{figure.bound}, missed" if (far > 0 if sign == "<=" else far < 0) else figure.bound or ""

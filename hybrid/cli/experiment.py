@@ -53,8 +53,10 @@ def new(
             msg = f"{target} is there already: give another file with --out"
             raise UsageError(msg)
         check_writable("--out", target)
-        write_whole(target, designs[name].read_text(encoding="utf-8"))
-        typer.echo(f"{target} is written: hybrid experiment run {target} --out {target.stem}-study")
+        text = designs[name].read_text(encoding="utf-8")
+        write_whole(target, text)
+        first = "write its ladders as its comments say, then " if "write_ladder.py" in text else ""
+        typer.echo(f"{target} is written: {first}hybrid experiment run {target} --out {target.stem}-study")
 
 
 @experiment.command("run")

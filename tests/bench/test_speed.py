@@ -358,13 +358,13 @@ def test_decoding_is_not_counted_as_the_clients_work(tmp_path, monkeypatch):
 
 
 def test_the_command_prints_a_table_or_one_json_object(monkeypatch):
-    report = BenchmarkReport(
-        "kl", "a setting", (Measurement("a name", Spread(1.0, 0.5, 2.0, 3), "ratio", "<= 1.2", "a note"),)
-    )
+    one = Measurement("a name", Spread(1.0, 0.5, 2.0, 3), "ratio", "<= 1.2", "a note")
+    report = BenchmarkReport("kl", "a setting", (one, replace(one, bound=">= 1"), replace(one, bound=">= 1.2")))
     monkeypatch.setattr(speed, "run", lambda *_: report)
     table = CliRunner().invoke(app, ["bench", "kl"])
     assert table.exit_code == 0
     assert all(word in table.stdout for word in ("a name", "0.5 to 2", "<= 1.2", "a note", "a setting"))
+    assert [line.count(", missed") for line in table.stdout.splitlines() if "a name" in line] == [0, 0, 1]
     assert json.loads(CliRunner().invoke(app, ["bench", "kl", "--json"]).stdout)["figures"][0]["value"]["median"] == 1.0
 
 

@@ -192,7 +192,9 @@ def test_new_writes_a_design_that_is_read_and_never_overwrites(study):
     names = re.findall(r"^(\w[\w-]*): ", listed.output, re.MULTILINE)
     assert "own" in names
     for name in each_of(names):
-        assert study("new", name).exit_code == 0
+        written = study("new", name)
+        assert written.exit_code == 0
+        assert ("write its ladders" in written.output) == ("ladders/" in Path(f"{name}.toml").read_text()), name
     assert read_design(Path("own.toml"), most=1).questions["mine"]
     Path("own.toml").write_text("mine")
     again = study("new")
