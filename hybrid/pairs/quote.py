@@ -141,7 +141,7 @@ class PriceQuote:
                 return ["the endpoint cannot score a draft: there is nothing to check with"]
             return ["nothing is charged; hybrid probe measures what a check takes in time"]
         least, share, words = self.break_even, self.seen.share, _TIME if self.in_time else _MONEY
-        kept = "too few to say" if share is None else f"{as_percent(share)} were kept"
+        shown = "too few to say" if share is None else f"{as_percent(share)} were kept"
         beside = "; what the cloud writes after a rejected one is another request, not in this"
         lines = [
             words["never"]
@@ -151,8 +151,9 @@ class PriceQuote:
         ]
         best = self.best_break_even
         if best is not None and (least is None or as_percent(best) != as_percent(least)):
-            lines.append(f"with drafts of the best length (--span cheap) where {as_percent(best)} are kept")
-        lines.append(f"seen of this pair under {self.policy.judge}: {self.seen.judged} drafted tokens, {kept}")
+            kept = f"where {as_percent(best)} are kept" if best else "however few are kept"
+            lines.append(f"with drafts of the best length (--span cheap) {kept}")
+        lines.append(f"seen of this pair under {self.policy.judge}: {self.seen.judged} drafted tokens, {shown}")
         return lines if self.verdict is None else [*lines, f"checking {words[self.verdict]} than the cloud here"]
 
     def to_json(self) -> dict[str, Any]:

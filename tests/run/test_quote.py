@@ -88,6 +88,10 @@ def test_it_is_read_in_a_few_lines():
             {"price": Price.parse("4/4/4")},
             "with such drafts checking never pays, however many of their tokens are kept",
         ),
+        (
+            {"price": Price.parse("1/0.1/4:new")},
+            "with drafts of the best length (--span cheap) however few are kept",
+        ),
         ({"price": Price.parse("free"), "probed": TIMED}, "checking is faster where 89.7 % of the drafted tokens are"),
     ],
 )
