@@ -25,7 +25,7 @@ DECODING = {
     "policy": "local", "gate": "entropy:0.6", "judge": "js:0.1", "scope": 3, "bonus": True, "threshold": 0.25,
     "entropy": 0.75, "concept_threshold": 0.125, "strict": True, "span": 5, "lead": 6, "hold": 7, "max_tokens": 9,
     "stop": ["END", "."], "temperature": 1.5, "top_p": 0.5, "top_k": 4, "min_p": 0.125, "seed": 11, "overlap": False,
-    "worth": "3.5", "risk": 0.05, "patience": 0.5, "stream": "whole",
+    "worth": "3.5", "risk": 0.05, "patience": 0.5, "second_usd": 0.001, "stream": "whole",
     "branches": 1, "choose": "majority",
 }  # fmt: skip
 REFUSED = {

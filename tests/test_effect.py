@@ -183,11 +183,15 @@ def test_commands_refuse_flags_as_the_front_door_does(tmp_path):
 
 def test_a_dial_of_auto_is_refused_beside_another_policy_and_two_for_one_choice_at_one_level():
     """A worth that an answer inherits waits for an answer under auto; --no-learn may be said of all of them."""
-    for name, value in {"worth": "2.2", "risk": 0.05, "patience": 1.0, "stream": "early"}.items():
+    for name, value in {"worth": "2.2", "risk": 0.05, "patience": 1.0, "second_usd": 0.001, "stream": "early"}.items():
         for policy in ("kl", "doubt:0.03", "local"):
             assert is_refused(refusal(hybrid.open, policy=policy, **{name: value}), name, policy, "auto"), name
         Path(CONFIG_FILE).write_text(f"{name} = {json.dumps(value)}\n")
         hybrid.open(policy="kl", learn=False)
+    for beside in ({"risk": 0.05}, {"stream": "early"}):
+        said = refusal(hybrid.open, policy="auto", second_usd=0.001, **beside)
+        assert said.startswith("second_usd changes nothing with risk or stream early")
+        hybrid.open(policy="auto", second_usd=0, **beside)
     said = "worth and risk are two dials for one choice: give one of them"
     assert refusal(policy_of, load(worth=1, risk=0.1)) == said
     Path(CONFIG_FILE).write_text("worth = 2\n")
@@ -203,6 +207,7 @@ def test_a_dial_of_auto_is_refused_beside_another_policy_and_two_for_one_choice_
         *(("worth", value, "more than 0: multiples") for value in ("0", "-1", "much", "nan", "1eur", "0usd", True)),
         ("risk", 0, "more than 0"), ("risk", 1, "less than 1"), ("risk", 5, "; 5 % is 0.05)"),
         ("patience", 0, "more than 0"), ("patience", float("inf"), "finite"),
+        ("second_usd", -0.001, "at least 0"), ("second_usd", float("inf"), "finite"),
         ("stream", "slow", "must be 'blocks', 'whole' or 'early'"),
         ("hold", "priced", "at least 1, or rest"), ("hold", 0, "at least 1, or rest"),
     ],

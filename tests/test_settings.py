@@ -91,6 +91,7 @@ worth                 faw--$-- None
 risk                  faw--$-- None
 learn                 fa------ True
 patience              faw--$-- 2.0
+second_usd            faw--$-- 0.0
 stream                faw--$-- 'blocks'
 system                fa---$-c None
 raw                   fa------ False

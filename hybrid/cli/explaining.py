@@ -16,6 +16,7 @@ _DONE = {
     "check": "checked in one request",
     "write": "written by the cloud",
     "spans": "checked in short spans",
+    "draft": "drafted first",
 }
 _UNITS = {"ms": "ms", "tokens": "times a token read"}
 
@@ -92,7 +93,9 @@ def _prices(found: PlanExplanation) -> str:
     costs, unit = found.costs, found.planner.prices.unit
     asked = {"a check": costs.check, "the cloud's writing": costs.write, "short spans": costs.spans}
     told = [f"{name} {amount(cost, unit)}" for name, cost in asked.items() if cost is not None]
-    told.insert(0, f"to keep it may lose {amount(costs.keep, unit)}")
+    kept = found.num_tokens or found.planner.stream == "early"
+    keeping = "to keep it may lose" if kept else "to draft first, with what is waited for longer,"
+    told.insert(0, f"{keeping} {amount(costs.keep, unit)}")
     return f"expected: {', '.join(told)} (the cloud alone {amount(costs.alone, unit)})"
 
 

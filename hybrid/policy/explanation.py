@@ -15,8 +15,8 @@ import numpy as np
 
 from hybrid.defer import CalibrationQuestion, DraftSignals, Forecast, QuestionForecast
 from hybrid.defer.words import NOTHING_FAMILIAR, NoveltyScore
-from hybrid.policy.plan import DraftPlan, PlanAction, PlanCosts, Worth
-from hybrid.policy.planning import Planner
+from hybrid.policy.plan import DraftPlan, PlanAction, PlanCosts, PlannerInput, WaitPrice, Worth
+from hybrid.policy.planning import Planner, place_of_rejection
 from hybrid.prob import Floats
 from hybrid.spend import AskPrices
 
@@ -111,15 +111,20 @@ def _weights(chances: Floats, mean: float) -> Floats:
     return tilted((low + high) / 2)
 
 
-def _outcome(question: CalibrationQuestion, planner: Planner) -> PlannedOutcome:
+def _plan_of(question: CalibrationQuestion, planner: Planner) -> DraftPlan:
+    """Return the plan of a draft of which is known what was told of a calibration question's."""
     score = ConstantScore(planner.score.judge, question)
     own = replace(planner, score=score, words=(), prompt_tokens=question.prompt_tokens, floor=0.0)
-    num, none = question.draft_tokens, np.zeros(question.draft_tokens)  # of the draft this score reads its length
+    none = np.zeros(question.draft_tokens)  # of the draft this score reads its length
     signals = DraftSignals((), question.prompt_tokens, 0, none.astype(np.int64), none, none, none, none, ended=True)
-    plan = own.plan(signals, final=True)
-    alone = float(own.prices.write(question.prompt_tokens, max(1, question.cloud_tokens), 0))
+    return own.plan(signals, final=True)
+
+
+def _outcome(question: CalibrationQuestion, planner: Planner) -> PlannedOutcome:
+    plan, num, prices = _plan_of(question, planner), question.draft_tokens, planner.prices
+    alone = float(prices.write(question.prompt_tokens, max(1, question.cloud_tokens), 0))
     place, checked = question.first_rejection, plan.action == "check"
-    paid = plan_bill(plan, own.prices, question.prompt_tokens, question.cloud_tokens, place)
+    paid = plan_bill(plan, prices, question.prompt_tokens, question.cloud_tokens, place)
     left = plan.action == "keep" or (not checked and place is not None and place < plan.at)
     part = float(place is None and plan.limit is None) if checked else plan.at / max(1, num)
     excess_left = 1.0 if plan.action == "keep" else part
@@ -142,6 +147,59 @@ def plan_bill(plan: DraftPlan, prices: AskPrices, prompt: int, written: int, pla
         return price
     rest = max(1, written - place - 1)
     return price + float(prices.write(prompt + place + 1, rest, prompt + place))
+
+
+# Time has a price. To write at once costs W and takes T. A draft is one of those that the calibration's questions had,
+# weighted as above; the plan of draft i costs D_i, never more than W, and the answer then takes T_i. The cloud writes
+# at once where ``sum_i w_i (T_i - T) x price of a second > sum_i w_i (W - D_i)`` (``tests/policy/test_waiting.py``).
+
+# So many drafts stand for all: 2 ms are spent on a question.
+MOST_DRAFTS = 16
+
+
+def typical_drafts(questions: Sequence[CalibrationQuestion]) -> tuple[tuple[float, float], ...]:
+    """Return chances and excess losses that stand for a calibration's questions: means of equal parts, by chance."""
+    told = np.array(sorted((each.chance, each.excess_told) for each in questions)).reshape(-1, 2)
+    parts = np.array_split(told, min(MOST_DRAFTS, len(told))) if len(told) else []
+    return tuple((min(1.0, float(chance)), float(excess)) for chance, excess in (part.mean(axis=0) for part in parts))
+
+
+def without_draft(planner: Planner) -> DraftPlan | None:
+    """Return the plan by which the cloud writes before anything is drafted; None: a draft comes first.
+
+    ``keep`` among its costs is a draft first, with what is waited for longer. A level of risk weighs no costs.
+    """
+    wait, question, prompt = planner.wait, planner.question, planner.prompt_tokens
+    if wait is None or planner.keep_below is not None or "open" not in planner.abilities:
+        return None
+    num = max(1, round(question.tokens))
+    alone = float(planner.prices.write(prompt, num, 0))
+    saved = longer_ms = 0.0
+    weights = _weights(np.array([chance for chance, _ in wait.drafts]), question.turned_down)
+    for weight, (chance, excess) in zip(weights.tolist(), wait.drafts, strict=True):
+        plan = _plan_of(CalibrationQuestion(prompt, num, num, chance, False, excess, excess), planner)
+        costs = cast(PlanCosts, plan.costs)
+        known = (each for each in (costs.keep, costs.check, costs.write, costs.spans) if each is not None)
+        saved += weight * (alone - min(known))  # the plan is the cheapest
+        longer_ms += weight * (_waited_ms(plan, planner, wait, num, chance) - wait.asked_ms(prompt, num))
+    waited = wait.per_ms * longer_ms
+    if waited <= saved:
+        return None
+    first, worth = alone - saved + waited, planner.worth.of(alone)
+    costs = PlanCosts(first, None, alone, None, question.turned_down, None, worth, alone)
+    return DraftPlan("write", 0, None, costs, case=PlannerInput(planner, final=False, known=0))
+
+
+def _waited_ms(plan: DraftPlan, planner: Planner, wait: WaitPrice, num: int, chance: float) -> float:
+    """Return how long an answer of ``num`` tokens takes by a plan; in short spans as if the cloud wrote all of it."""
+    block = planner.block if planner.stream == "blocks" else None
+    if plan.action == "keep":
+        return wait.drafted_ms * num
+    drafted, prompt = wait.drafted_ms * min(num, block or num), planner.prompt_tokens
+    if plan.action == "write" or plan.limit == 0:
+        return drafted + wait.asked_ms(prompt, num - (plan.at if plan.action == "write" else 0))
+    rest = (1.0 - place_of_rejection(chance)) * num
+    return drafted + wait.asked_ms(prompt + num, 0) + chance * wait.asked_ms(0, rest)
 
 
 # Worths are tried in such steps, to so many times more and less; a change in between is found to a thousandth.
@@ -243,7 +301,8 @@ def explain(position: int, plan: DraftPlan) -> PlanExplanation | None:
     def at(times: float) -> str:
         again = replace(planner, worth=planner.worth.times(times), unpaced_worth=None, floor=0.0)
         if signals is None:
-            return action_of(again.opening())
+            opened = again.opening() if again.stream == "early" else without_draft(again)
+            return "draft" if opened is None else action_of(opened)
         return action_of(again.plan(signals, final=case.final, known=case.known))
 
     weighed = at(1.0)

@@ -38,6 +38,7 @@ from dataclasses import replace
 
 from hybrid.defer import CriticNumbers
 from hybrid.policy.branches import ReadAnswer, explore
+from hybrid.policy.explanation import without_draft
 from hybrid.policy.gates import ALWAYS, NEVER, Coin
 from hybrid.policy.judges import DraftedSpan, Judge, TailDraw, Verdict
 from hybrid.policy.plan import DraftPlan, JudgedSpan
@@ -97,8 +98,8 @@ def decode(
         return
     if policy.lead:
         yield from write(AFTER_ITS_TOKENS, progress, policy.lead, "the cloud opens the text")
-    if policy.planner is not None and policy.planner.stream == "early" and not progress.over:
-        yield from _decide_early(policy, policy.planner, progress)
+    if (early := policy.planner) and (early.wait or early.stream == "early") and not progress.over:
+        yield from _decide_early(policy, early, progress)
     num_shown = -1
     while not progress.over:
         stalled, num_shown = len(progress.at) == num_shown, len(progress.at)
@@ -126,8 +127,10 @@ def _round(policy: Policy, progress: Progress) -> Flow[None]:
 
 
 def _decide_early(policy: Policy, planner: Planner, progress: Progress) -> Flow[None]:
-    """Decide by the question alone; what is then drafted is shown at once, and nothing is weighed again."""
-    plan = planner.opening()
+    """Decide by the question alone: all of it, unweighed; where drafts are weighed, whether there is one."""
+    plan = planner.opening() if planner.stream == "early" else without_draft(planner)
+    if plan is None:
+        return
     progress.decided = plan.action != "check"
     if plan.action == "write":
         yield from write(_handback_rule(policy), progress, TO_THE_END, plan.why, plan)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from hybrid.defer import DraftSignals, Forecast
+from hybrid.spend import TokenTimes
 
 if TYPE_CHECKING:
     from hybrid.policy.planning import Planner
@@ -60,6 +61,31 @@ class Worth:
         """Read what ``to_json`` gave. Raises ValueError, TypeError or AttributeError."""
         worth = {name: None if value is None else float(value) for name, value in kept.items()}
         return cls(**worth)  # type: ignore[arg-type]  # no multiple is None
+
+
+@dataclass(frozen=True)
+class WaitPrice:
+    """What a millisecond of waiting costs, in the unit of the prices, and how long a draft and the cloud take.
+
+    ``drafted_ms``: of a drafted token. ``cloud`` None: the prices count its time themselves. ``drafts``: what a draft
+    may show, its chance to be turned down and its excess loss in nats a token; each is as frequent.
+    """
+
+    per_ms: float
+    drafted_ms: float
+    cloud: TokenTimes | None
+    drafts: tuple[tuple[float, float], ...]
+
+    def asked_ms(self, read: float, written: float) -> float:
+        """Return how long a request takes that reads and writes so many tokens; 0 where the prices count it."""
+        written_ms, scored_ms, _, once_ms = self.cloud or (0.0, 0.0, 0.0, 0.0)
+        return once_ms + scored_ms * read + written_ms * written
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> WaitPrice:
+        """Read what ``dataclasses.asdict`` and JSON made of it. Raises TypeError or KeyError for other shapes."""
+        cloud, drafts = kept["cloud"], tuple((chance, excess) for chance, excess in kept["drafts"])
+        return cls(**{**kept, "cloud": None if cloud is None else TokenTimes(*cloud), "drafts": drafts})
 
 
 @dataclass(frozen=True)
@@ -118,7 +144,11 @@ class DraftPlan:
         """Say why the cloud is asked to write."""
         if self.action != "write" or self.costs is None:
             return None
-        return f"expected to be turned down with chance {self.costs.turned_down:.2g}"
+        chance, planner = self.costs.turned_down, self.case and self.case.planner
+        if self.signals is None and planner and planner.wait and planner.stream != "early":
+            seconds = planner.wait.drafted_ms * planner.question.tokens / 1000
+            return f"a draft would be waited for: about {seconds:.2g} s, and turned down with chance {chance:.2g}"
+        return f"expected to be turned down with chance {chance:.2g}"
 
     def asks_less(self, other: DraftPlan) -> bool:
         """Whether a plan of the same draft at a higher worth asks the cloud for more: it does wherever the two differ.

@@ -46,7 +46,7 @@ from hybrid.defer import (
     score_from_json,
     score_to_json,
 )
-from hybrid.policy.plan import DraftPlan, PlanCosts, PlannerInput, Worth
+from hybrid.policy.plan import DraftPlan, PlanCosts, PlannerInput, WaitPrice, Worth
 from hybrid.prob import Floats
 from hybrid.spend import AskPrices, tokens_shown
 from hybrid.types import Ability
@@ -215,7 +215,8 @@ class Planner:
     all is written before anything was shown. ``labels``: the rows of what the cloud writes are
     wanted, to learn from. ``unpaced_worth``: the worth that a day's pacing has lowered to ``worth``; None: it has not.
     Each plan is then made by both, and says where the higher one would have asked for more (``DraftPlan.paced``).
-    ``used_up_nanousd``: the day's cap of which less is left than any request costs; None: of none.
+    ``used_up_nanousd``: the day's cap of which less is left than any request costs; None: of none. ``wait``: what
+    waiting costs, for whoever decides before a draft (``explanation.without_draft``); None: nothing.
     """
 
     score: Score = PRIOR
@@ -235,6 +236,7 @@ class Planner:
     labels: bool = True
     unpaced_worth: Worth | None = None
     used_up_nanousd: int | None = None
+    wait: WaitPrice | None = None
 
     @cached_property
     def question(self) -> QuestionForecast:
@@ -344,7 +346,8 @@ class Planner:
 
         Of what was learned online it holds what this question reads, and nothing that other questions' words taught.
         """
-        kept = {each.name: getattr(self, each.name) for each in fields(self)}
+        kept = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "wait"}
+        kept |= {} if self.wait is None else {"wait": asdict(self.wait)}
         prices = asdict(self.prices)
         prices.pop("note")
         return kept | {
@@ -365,11 +368,12 @@ class Planner:
     def from_json(cls, kept: Mapping[str, Any]) -> Planner:
         """Read what ``to_json`` gave. Raises ValueError."""
         try:
-            unpaced = kept.get("unpaced_worth")  # a trace of before it was kept has none
+            unpaced, wait = kept.get("unpaced_worth"), kept.get("wait")  # a trace of before they were kept has none
             kept = {name: value for name, value in kept.items() if name != "back"}  # an earlier version's
             made = {
                 "worth": Worth.from_json(kept["worth"]),
                 "unpaced_worth": None if unpaced is None else Worth.from_json(unpaced),
+                "wait": None if wait is None else WaitPrice.from_json(wait),
                 "score": score_from_json(kept["score"]),
                 "prices": AskPrices.from_json(kept["prices"]),
                 "words": tuple(map(int, kept["words"])),

@@ -231,6 +231,8 @@ def _check_dials(settings: Settings, given: Mapping[str, object]) -> None:
         name = "stream" if "stream" in asked else "patience"
         msg = f"{name} contradicts risk: a risk is a share of questions, so each draft is decided whole"
         raise UsageError(msg)
+    if settings.second_usd and "second_usd" in asked and (settings.stream == "early" or settings.risk is not None):
+        raise UsageError("second_usd changes nothing with risk or stream early: neither weighs whether to draft")
     if {"critic", "stream"} & set(asked) and settings.critic is not None and settings.stream == "early":
         raise UsageError("critic changes nothing with stream early: the question alone decides, before any draft")
     if "patience" in asked and settings.stream != "blocks":

@@ -17,7 +17,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, get_args
 
@@ -31,8 +31,9 @@ from hybrid.pairs.knowledge import OutcomeListener, PairKnowledge, read_knowledg
 from hybrid.pairs.profile import PairIdentity
 from hybrid.pairs.timings import PromptCacheTracker, block_tokens
 from hybrid.policy.compose import judge_name
+from hybrid.policy.explanation import typical_drafts
 from hybrid.policy.gates import number_text
-from hybrid.policy.plan import UNKNOWN_WORTH, WORTH, Worth
+from hybrid.policy.plan import UNKNOWN_WORTH, WORTH, WaitPrice, Worth
 from hybrid.policy.planning import Planner
 from hybrid.record.events import Event, Publish, Started
 from hybrid.run.composition import Decoding
@@ -51,6 +52,7 @@ RISK_KEEPS_NOTHING = (
     "a risk of {risk:g} keeps nothing yet: it is taken from {least} questions or more that the score was not fitted "
     "to, and {known} are known (hybrid calibrate holds out a fifth of 100 questions or more)"
 )
+SECONDS_UNWEIGHED = "second_usd changes nothing here: it needs a calibrated pair and times (hybrid probe)"
 
 
 @dataclass(frozen=True)
@@ -206,12 +208,16 @@ class PlannerFactory:
             keep_below=KEEP_NOTHING if asks else None if risk is None else learner.risk_cutoff(risk),
             labels=settings.learn,
         )
+        if times_weigh := settings.second_usd > 0.0 and asked.can is not None and planner.keep_below is None:
+            planner = replace(planner, wait=_wait_price(asked, pair, times))
         if asked.whole:
             planner = planner.of_whole_answers()
         charged = "the price is not known" if asked.price is None else "nothing is charged"
         notes = pair.tell(ASKS_ALWAYS.format(charged=charged) if asks else None, checks=checks)
         if risk is not None and (known := learner.num_unseen) < (least := math.ceil(1.0 / risk) - 1):
             notes = (*notes, RISK_KEEPS_NOTHING.format(risk=risk, least=least, known=known))
+        if times_weigh and planner.wait is None and asked.ms_per_token is not None:  # the first draft is measured
+            notes = (*notes, SECONDS_UNWEIGHED)
         if prices.note and settings.cloud not in {None, *NAMED} and not asks:
             notes = (*notes, prices.note)
         return BoundPlanner(planner, notes, OutcomeListener(planner) if settings.learn else None, pair)
@@ -274,6 +280,16 @@ def _asks_always(asked: PlanningContext, pair: PairKnowledge) -> bool:
     """
     unweighed = asked.settings.worth is None and asked.settings.risk is None
     return unweighed and (asked.price is None or asked.price.free) and not pair.is_measured
+
+
+def _wait_price(asked: PlanningContext, pair: PairKnowledge, times: TokenTimes | None) -> WaitPrice | None:
+    """Return what waiting costs; None: of the pair or of a time too little is known."""
+    drafts = () if pair.calibration is None else typical_drafts(pair.calibration.questions)
+    if not drafts or times is None or asked.ms_per_token is None:
+        return None
+    if asked.price is None or asked.price.free:  # then the prices are the cloud's times
+        return WaitPrice(1.0, asked.ms_per_token, None, drafts)
+    return WaitPrice(asked.settings.second_usd * 1e6, asked.ms_per_token, times, drafts)  # nano-dollars a millisecond
 
 
 def _learns_of_checks(asked: PlanningContext, abilities: frozenset[Ability]) -> bool:

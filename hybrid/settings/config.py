@@ -318,6 +318,7 @@ class AnswerChoices(TypedDict, total=False):
     risk: float | None
     learn: bool | None
     patience: float | None
+    second_usd: float | None
     stream: Literal["blocks", "whole", "early"] | None
     system: str | None
     raw: bool | None

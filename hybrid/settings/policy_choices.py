@@ -188,6 +188,11 @@ class DeferralChoices(SettingsGroup):
         Field(gt=0, allow_inf_nan=False),
         SettingInfo("Seconds of drafting after which what was drafted is decided and shown", "S", DIAL),
     ] = 2.0
+    second_usd: Annotated[
+        float,
+        Field(ge=0, le=1e6, allow_inf_nan=False),
+        SettingInfo("A second's price: what a draft would only be waited for, the cloud writes at once", "USD", DIAL),
+    ] = 0.0
     stream: Annotated[
         Stream,
         SettingInfo(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -18,9 +19,9 @@ from hybrid.errors import UsageError
 from hybrid.pairs.knowledge import ASKS_BY_SURPRISE, ASKS_FOR_CHECKS, UNCALIBRATED
 from hybrid.pairs.profile import PairIdentity
 from hybrid.pairs.store import keep_calibration
-from hybrid.policy.plan import WORTH, Worth
+from hybrid.policy.plan import WORTH, WaitPrice, Worth
 from hybrid.run.composition import Decoding
-from hybrid.run.deferral import PlannerFactory, PlanningContext
+from hybrid.run.deferral import SECONDS_UNWEIGHED, PlannerFactory, PlanningContext
 from hybrid.settings.config import Settings
 from hybrid.spend import CapStatus, Price, TokenTimes
 
@@ -337,3 +338,30 @@ def test_what_is_charged_measured_or_set_by_a_dial_is_weighed_as_before(price):
     assert bind(PlannerFactory(PairIdentity("def")), price=price).planner.keep_below is None
     for price_of_one in ("0.000001/0/0", "0/0/0/0/0.0001"):
         assert bind(source(), price=Price.parse(price_of_one)).planner.keep_below is None
+
+
+def test_a_second_that_costs_something_is_weighed_where_all_that_it_takes_was_measured():
+    keep_calibration(OURS)
+    timed = source(times=lambda _: TokenTimes(20.0, 1.0, 0.1, 30.0))
+    found = bind(timed, ms_per_token=15.0, second_usd=0.002)
+    drafts = ((0.2, 0.1), (0.9, 0.5))
+    assert found.planner.wait == WaitPrice(2000.0, 15.0, TokenTimes(20.0, 1.0, 0.1, 30.0), drafts)
+    assert found.notes == ()
+    in_time = bind(timed, ms_per_token=15.0, second_usd=0.002, price=Price.parse("free")).planner
+    assert (in_time.prices.unit, in_time.wait) == ("ms", WaitPrice(1.0, 15.0, None, drafts))
+    for changed in ({}, {"second_usd": 0.0}, {"second_usd": 0.002, "risk": 0.05}, {"second_usd": 0.002, "can": None}):
+        bound = bind(timed, ms_per_token=15.0, **changed)
+        assert bound.planner.wait is None
+        assert not [note for note in bound.notes if "second_usd" in note]
+    free, unsaid = (bind(timed, ms_per_token=15.0, **said).planner for said in ({"second_usd": 0.0}, {}))
+    assert json.dumps(free.to_json()) == json.dumps(unsaid.to_json()), "a trace is the same to the last byte"
+
+
+def test_what_is_missing_to_weigh_a_second_is_told():
+    keep_calibration(OURS)
+    times = TokenTimes(20.0, 1.0, 0.1, 30.0)
+    unknown = PlannerFactory(PairIdentity("another", times=lambda _: times))
+    for found, ms in ((source(), 15.0), (unknown, 15.0), (source(times=lambda _: times), None)):
+        bound = bind(found, ms_per_token=ms, second_usd=0.002)
+        assert bound.planner.wait is None
+        assert (SECONDS_UNWEIGHED in bound.notes) == (ms is not None), "what the first draft takes is measured"

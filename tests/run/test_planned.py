@@ -10,12 +10,24 @@ import pytest
 from cases import each
 from toy_score import ToyScore
 
+from hybrid.defer import UninformedScore
 from hybrid.errors import Unreachable
 from hybrid.pairs.profile import PairObserver, PairRecord
-from hybrid.policy.plan import DraftPlan, Worth
+from hybrid.policy.plan import DraftPlan, WaitPrice, Worth
 from hybrid.policy.planning import Planner
-from hybrid.record.events import Finished, Planned, RequestSent, SpanJudged, TokenEmitted, to_json
+from hybrid.record.events import (
+    TRACE_VERSION,
+    Finished,
+    Planned,
+    RequestSent,
+    SpanDrafted,
+    SpanJudged,
+    TokenEmitted,
+    to_json,
+)
 from hybrid.run.deferral import BoundPlanner
+from hybrid.run.replay import replay
+from hybrid.spend import TokenTimes
 
 PROMPT = "a b c"
 LENGTH = 24
@@ -188,3 +200,26 @@ def test_the_floors_coin_is_the_seeds_and_falls_as_often_as_it_says(house, run):
         for each in (built, planned(house, Planner(score=sure, prompt_tokens=3)))
     ]
     assert texts[0] == texts[1]
+
+
+def test_what_a_draft_would_only_be_waited_for_is_one_request_from_the_start_and_so_it_is_replayed(
+    house, run, tmp_path
+):
+    wait = WaitPrice(1e6, 50.0, TokenTimes(20.0, 0.2, 0.1, 50.0), ((0.1, 0.5), (0.97, 1.0)))
+    planner = Planner(score=UninformedScore("kl:0.2", chance=0.9), prompt_tokens=3, wait=wait, stream="blocks", block=5)
+    built = planned(house, planner)
+    events = run(told(built, trace_rows=True))
+    (plan,) = kinds(events, Planned)
+    assert (plan.position, plan.action, plan.at, plan.signals) == (0, "write", 0, None)
+    assert not kinds(events, SpanDrafted, SpanJudged)
+    (sent,) = kinds(events, RequestSent)
+    assert (sent.kind, sent.num_tokens) == ("write", LENGTH)
+    answer = kinds(events, Finished)[0].answer
+    assert answer.tokens[0].why == "a draft would be waited for: about 3.2 s, and turned down with chance 0.9"
+    path = tmp_path / "trace.jsonl"
+    lines = [{"trace": TRACE_VERSION}, *map(to_json, events)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    again = run(replay(path))
+    assert [(token.id, token.how, token.why) for token in again.tokens] == [
+        (token.id, token.how, token.why) for token in answer.tokens
+    ]
