@@ -5,6 +5,8 @@ time: milliseconds a token that it writes, a token of a prompt that no cache giv
 bundled small model, as quick as it is, or slowed down to what a model of some billions of parameters takes.
 
 Both figures are shares of what the cloud alone took for the same question: the whole answer, and its first token.
+
+A second of 0.001 USD makes 3.60 USD an hour; it is what the cloud takes for four answers of 60 tokens here.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from hybrid.lab.speed.measure import (
 from hybrid.pairs.profile import PairIdentity
 from hybrid.run import Answer, AsyncClient
 from hybrid.run.deferral import PlannerFactory
-from hybrid.spend import Price
+from hybrid.spend import Price, TokenTimes
 from hybrid.tasks import FAMILIES
 from hybrid.types import Ids
 
@@ -55,6 +57,7 @@ CELLS = (_Cell(0, 25, 100), _Cell(0, 17, 200), _Cell(20, 25, 100))
 ARMS: dict[str, dict[str, Any]] = {
     "cloud": {"policy": "cloud"},
     "auto": {"policy": "auto"},
+    "auto, a second 0.001 USD": {"policy": "auto", "second_usd": 0.001},
     "once": {"policy": "once"},
     "kl": {"policy": "kl"},
     "kl, span 4..32": {"policy": "kl", "span": "4..32"},
@@ -86,11 +89,13 @@ class _RuleWaits:
     whole: list[float]
     first: list[float]
     requests: int = 0
+    nanousd: int = 0
 
     def add(self, answer: Answer) -> None:
         self.whole.append(answer.timing.total_ms / 1000)
         self.first.append((answer.timing.ttft_ms or answer.timing.total_ms) / 1000)
         self.requests += answer.usage.cloud_requests
+        self.nanousd += answer.bill.nanousd or 0
 
 
 async def waiting(bench: Bench) -> str:
@@ -125,7 +130,8 @@ async def _client(cell: _Cell) -> AsyncIterator[AsyncClient]:
         return engine
 
     async with bundled_server(BUNDLED_CLOUD, *flags, "--scoring-keeps-cache", "--ctx", str(CONTEXT)) as url:
-        planners = PlannerFactory(PairIdentity(identify(BUNDLED_LOCAL), shipped_only=True))
+        times = TokenTimes(cell.token, PREFILL_MS, PREFILL_MS / 10, cell.latency)  # as a probe would measure them
+        planners = PlannerFactory(PairIdentity(identify(BUNDLED_LOCAL), lambda _: times, shipped_only=True))
         own = {"cloud": url, "ctx": CONTEXT, "max_tokens": MAX_TOKENS, "learn": False}
         price, watch = Price.parse("1/0.1/4"), lambda it: WatchedEndpoint(endpoint_at(url, it, None), it)
         async with watched_client(BUNDLED_LOCAL, context, watch, price, planners, **own) as (client, _):
@@ -136,5 +142,6 @@ def _add(bench: Bench, cell: _Cell, arms: dict[str, _RuleWaits]) -> None:
     alone = arms.pop("cloud")
     for name, arm in arms.items():
         total, sent = sum(arm.whole) / sum(alone.whole), arm.requests / len(arm.whole)
-        bench.add_ratio(f"{cell}: {name}", arm.whole, alone.whole, None, f"{total:.2f} over all; {sent:.1f} requests")
+        told = f"{total:.2f} over all; {sent:.1f} requests; {arm.nanousd / alone.nanousd:.2f} of the bill"
+        bench.add_ratio(f"{cell}: {name}", arm.whole, alone.whole, None, told)
         bench.add_ratio(f"{cell}: {name}, first token", arm.first, alone.first)
