@@ -16,10 +16,11 @@ assert_type(hybrid.open(), ClientOpener)
 assert_type(hybrid.open(local="small.gguf", cloud="http://gpu:8000", price="1/0.1/4", cap=0.02), ClientOpener)
 assert_type(hybrid.open(local=Path("small.gguf"), span="auto", stop=["END"], config="mine.toml"), ClientOpener)
 hybrid.open(span=8, ledger=None)
+hybrid.open(span="4..32")
 
 hybrid.open(polcy="kl")  # type: ignore[call-arg]
 hybrid.open(max_tokens="many")  # type: ignore[arg-type]
-hybrid.open(span="fast")  # type: ignore[arg-type]
+hybrid.open(hold="fast")  # type: ignore[arg-type]
 hybrid.open("small.gguf")  # type: ignore[call-arg]
 
 conversation = [{"role": "user", "content": "What is 47 + 86?"}]
