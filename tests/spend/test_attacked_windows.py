@@ -242,7 +242,7 @@ def overwrite(path, rng):
 
 def test_an_undamaged_ledger_grants_exactly_what_is_left_and_refuses_nothing(tmp_path, acting):
     path, total = tmp_path / "ledger.sqlite", 0
-    for seed in each_of(range(10)):
+    for seed in each_of(range(28, 38)):  # 30 and 35 turn the clock back under the cap of a day
         world, now = written(path, seed, acting)
         granted, refused = lived_on(path, world, now, seed + 1000, acting, exactly=True)
         assert not refused
