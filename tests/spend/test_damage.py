@@ -167,6 +167,69 @@ def test_a_file_that_is_opened_again_is_proven_again(path):
         LedgerAdmin(ledger).rows()
 
 
+def test_no_flipped_bit_of_a_level_hides_another_total_in_a_long_life(path):
+    """Totals are searched by their order: one out of order hides others, once questions have moved the middle."""
+    content = path.read_bytes()
+    at = content.rindex(b"request" + SPENDER.request.encode())
+    for bit in range(7):
+        flipped = bytearray(content)
+        flipped[at] ^= 1 << bit
+        path.write_bytes(flipped)
+        assert life(path, 400) in {None, LEFT}, chr(flipped[at])
+
+
+def life(path, num):
+    """What a process grants to many questions, 500 each; None: it is refused in a sentence."""
+    ledger, granted = FileLedger(path), 0
+    try:
+        for number in range(num):
+            scope = replace(SPENDER, request=f"r{number:03}", conversation="c")
+            granted += 500 * (not isinstance(ledger.reserve(max_cost_of(500), scope), Denial))
+    except LedgerError:
+        return None
+    finally:
+        ledger.close()
+    return granted
+
+
+def test_no_flipped_bit_of_the_index_of_unsent_reservations_gives_a_charge_back(path, monkeypatch):
+    with monkeypatch.context() as other:
+        other.setattr(durable_ledger, "owner", lambda: "dead")
+        ledger = FileLedger(path)
+        assert not isinstance(ledger.reserve(max_cost_of(10), SPENDER), Denial)
+        ledger.close()
+    monkeypatch.setattr(durable_ledger, "is_dead", lambda name: name == "dead")
+    content = path.read_bytes()
+    with closing(sqlite3.connect(path)) as db:
+        (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'unsent'").fetchone()
+        (size,) = db.execute("PRAGMA page_size").fetchone()
+    written = [at for at in range((page - 1) * size, page * size) if content[at]]
+    seen = set()
+    for at in each_of(written):
+        for bit in range(8):
+            flipped = bytearray(content)
+            flipped[at] ^= 1 << bit
+            path.write_bytes(flipped)
+            granted = granted_by(path)
+            assert granted in {None, LEFT, LEFT - 10}, (at, bit)
+            seen.add(granted)
+    assert None in seen
+
+
+@pytest.mark.parametrize("value", [None, b"\0", "soon"])
+@pytest.mark.parametrize("column", ["at", "charged", "reserved"])
+@pytest.mark.parametrize("number", [3, 41])
+def test_an_amount_or_a_date_that_is_no_number_is_damage(path, column, value, number, monkeypatch):
+    """Of the last entry too, and of one that would be given back: nothing is before it is proven."""
+    monkeypatch.setattr(durable_ledger, "is_dead", lambda name: name != durable_ledger.owner())
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute(f"UPDATE sqlite_master SET sql = replace(sql, '{column} INTEGER NOT NULL', '{column}')")
+        db.execute("UPDATE sqlite_master SET sql = replace(sql, ' STRICT', '')")
+    damaged(path, f"UPDATE entries SET {column} = ?, state = 'reserved', owner = 'dead' WHERE id = ?", value, number)
+    assert granted_by(path) is None
+
+
 @pytest.mark.parametrize("look", ["rows", "open_entries", "disputed", "closed", "ahead_s"])
 def test_a_person_who_looks_has_all_of_it_proven(path, look):
     """A question's total, which no cap asks for, is wrong: who spends is not kept from it, who looks is told."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hybrid.errors import LedgerError
 from hybrid.spend.durable.file import PATIENCE_S, SqliteFile, is_dead, owner
-from hybrid.spend.durable.schema import caps_of, check_totals, check_windows, checksum, read_total
+from hybrid.spend.durable.schema import DamagedLedger, caps_of, check_totals, check_windows, checksum, read_total
 from hybrid.spend.ledger import (
     CAP_LEVELS,
     MOST_NANOUSD,
@@ -59,11 +59,12 @@ class FileLedger:
     def reserve(self, max_cost: MaxCost, scope: SpendScope) -> Reservation | Denial:
         """See the port."""
         with self.file.transaction(flushed=True) as db:
+            now = int(self.clock())
+            self._cap_statuses(db, scope, now)  # nothing is given back to what is not proven
             returned = give_back_unsent(db)
             closed = db.execute("SELECT why FROM closed WHERE endpoint = ?", (scope.endpoint,)).fetchone()
             if closed:
                 return closed_denial(scope.endpoint, closed[0])
-            now = int(self.clock())
             allowance = allow(max_cost, self._cap_statuses(db, scope, now))
             if isinstance(allowance, Denial):
                 return allowance
@@ -195,12 +196,17 @@ def close_endpoint(db: sqlite3.Connection, entry_id: int, at: int, why: str) -> 
 
 
 def give_back_unsent(db: sqlite3.Connection) -> int:
-    """Return unsent reservations of dead processes to the caps; return their sum."""
+    """Return unsent reservations of dead processes to the caps; return their sum.
+
+    Raises DamagedLedger where the index names an entry that is none of them: SQLite believes it.
+    """
     owners = [name for (name,) in db.execute("SELECT DISTINCT owner FROM entries WHERE state = 'reserved'")]
     returned = 0
     for name in filter(is_dead, owners):
         unsent = "SELECT id, reserved FROM entries WHERE state = 'reserved' AND owner = ?"
         for entry_id, reserved in db.execute(unsent, (name,)).fetchall():
+            if db.execute("SELECT state FROM entries WHERE id = ?", (entry_id,)).fetchone() != ("reserved",):
+                raise DamagedLedger("an index is not what its table holds")
             replace_charge(db, entry_id, 0, "returned")
             returned += reserved
     return returned

@@ -31,6 +31,8 @@ APPLICATION_ID = 0x4859424C
 VERSION = 2
 # The end of the year 9999: no entry is later.
 LATEST = 253402300799
+# The largest of SQLite's integers.
+MOST = 2**63 - 1
 
 _CAPS = """CREATE TABLE caps (
     level TEXT PRIMARY KEY CHECK (level IN ('request', 'conversation', 'day', 'month', 'total')),
@@ -145,8 +147,11 @@ class DamagedLedger(sqlite3.DatabaseError):
 
 
 def check_sqlite(db: sqlite3.Connection, table: str | None = None) -> None:
-    """Raise DamagedLedger if SQLite finds a fault, or a constraint does not hold; ``table``: in that one alone."""
-    (found,) = db.execute(f"PRAGMA quick_check({table or 1})").fetchone()
+    """Raise DamagedLedger if SQLite finds a fault, or a constraint does not hold.
+
+    ``table``: in that one alone, but with the order of its keys, and its index beside it.
+    """
+    (found,) = db.execute(f"PRAGMA integrity_check({table})" if table else "PRAGMA quick_check(1)").fetchone()
     if found != "ok":
         raise DamagedLedger(found)
 
@@ -172,9 +177,11 @@ def check_checksums(db: sqlite3.Connection) -> None:
 def check_windows(db: sqlite3.Connection, names: Mapping[CapScope, str]) -> None:
     """Raise DamagedLedger if the total of one of these windows is not the sum of its entries.
 
-    It reads each entry once: 100,000 in some 30 milliseconds. Of a day and a month all later ones count; where there is
-    one, a clock was moved, or a date is wrong, and all is proven.
+    It reads each entry once: 100,000 in some 30 milliseconds. A name that is out of order among the totals hides others
+    from a search, so their order is proven, too. Of a day and a month all later ones count; where a later one has a
+    total, a clock was moved, or a name is wrong, and all is proven.
     """
+    check_sqlite(db, "totals")
     timed = [(level, window) for level, window in names.items() if level in TIMED]
     if any(db.execute("SELECT 1 FROM totals WHERE level = ? AND window > ?", each).fetchone() for each in timed):
         check_totals(db)
@@ -182,7 +189,8 @@ def check_windows(db: sqlite3.Connection, names: Mapping[CapScope, str]) -> None
     begins = "at >= CAST(strftime('%s', substr(? || '-01', 1, 10)) AS INTEGER)"
     counted = [begins if level in TIMED else "'' = ?" if level == "total" else f"{level} = ?" for level in names]
     sums = [f"coalesce(sum({kind}) FILTER (WHERE {each}), 0)" for each in counted for kind in ("charged", "reserved")]
-    wrong = f"count(*) FILTER (WHERE NOT (at BETWEEN 0 AND {LATEST} AND charged >= 0 AND reserved >= 0))"
+    fits = f"at BETWEEN 0 AND {LATEST} AND charged BETWEEN 0 AND {MOST} AND reserved BETWEEN 0 AND {MOST}"
+    wrong = f"count(*) FILTER (WHERE ({fits}) IS NOT TRUE)"  # NULL is neither, and text and blobs are above all numbers
     repeated = [window for window in names.values() for _ in range(2)]
     found = db.execute(f"SELECT {', '.join([*sums, wrong])} FROM entries", repeated).fetchone()  # noqa: S608
     if [*found] != [*(amount for level, window in names.items() for amount in read_total(db, level, window)), 0]:
