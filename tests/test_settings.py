@@ -91,7 +91,7 @@ worth                 faw--$-- None
 risk                  faw--$-- None
 learn                 fa------ True
 patience              faw--$-- 2.0
-second_usd            faw--$-- 0.0
+second_usd            faw----- 0.0
 stream                faw--$-- 'blocks'
 system                fa---$-c None
 raw                   fa------ False
@@ -150,7 +150,7 @@ def test_every_setting_is_in_one_group_and_has_a_sentence():
     assert help_of("max_tokens") == "Most tokens in the answer; 0: the rest of the context (512)."
     assert help_of("overlap") == "Draft on while a check is waited for (on)."
     assert help_of("offline") == "Send no request."
-    assert help_of("span").endswith("(by policy: 8; kl: 32; exact rules: 4 to 32).")
+    assert help_of("span").endswith("(by policy: 8; kl: 32; exact rules: 16..32).")
 
 
 def test_a_command_that_takes_a_setting_takes_it_as_every_other_does():

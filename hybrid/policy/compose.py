@@ -121,13 +121,8 @@ def compose(own: Policy, choices: PolicyOptions) -> Policy:
         policy = replace(policy, scope=choices.scope)
     if choices.bonus is not None:
         policy = replace(policy, bonus=choices.bonus)
-    if choices.most_span is not None and policy.planner is not None:
-        msg = (
-            f"{policy.name} decides how much it drafts, so no span would follow another: another --policy, or a number"
-        )
-        raise UsageError(msg)
-    if choices.most_span is not None:
-        policy = replace(policy, longest_span=choices.most_span)
+    if choices.most_span is not None and policy.span == choices.span and policy.judge and policy.planner is None:
+        policy = replace(policy, longest_span=choices.most_span)  # one that drafts a number of tokens before a check
     if own.is_exact(choices.sampling) and not policy.is_exact(choices.sampling):
         msg = (
             f"{own.name} promises {own.guarantee(choices.sampling, choices.max_tokens)}; that holds only if an exact "

@@ -28,7 +28,7 @@ from hybrid.policy.rules.excess import EXCESS, excess_judge
 from hybrid.policy.rules.relaxed import CERTIFIED, RELAXED
 from hybrid.policy.stages import ChainLevel
 from hybrid.policy.target_sampler import SamplingJudge, TargetSampler
-from hybrid.settings.policy_choices import PolicyChoices
+from hybrid.settings.policy_choices import MOST_SPAN, span_limits
 from hybrid.types import Sampling
 
 # Ask where it pays, by the price of each question. Preset auto; the rule is in ``policy.planning``.
@@ -224,13 +224,15 @@ def choices_without_effect(text: str, chosen: Mapping[str, Any]) -> tuple[str, .
     known = {key: value for key, value in chosen.items() if key in PolicyOptions.model_fields and value is not None}
     known.pop("policy", None)
     if not isinstance(known.get("span", 1), int):  # ``auto`` and ``cheap`` are numbers when a policy is built
+        known |= {"most_span": MOST_SPAN} if span_limits(known["span"])[1] else {}
         known["span"] = _OTHER_VALUES[int][0]
-    return tuple(key for key in known if _other_values(key) and not _acts(name, known, key))
+    idle = (key for key in known if _other_values(key) and not _acts(name, known, key))
+    return tuple(dict.fromkeys("span" if key == "most_span" else key for key in idle))
 
 
 def _other_values(key: str) -> tuple[float | bool, ...]:
     """Return two values of a choice, by its type; none for what is named in words."""
-    kind = PolicyChoices.model_fields[key].annotation if key in PolicyChoices.model_fields else None
+    kind = PolicyOptions.model_fields[key].annotation if key in PolicyOptions.model_fields else None
     kinds = get_args(kind) or (kind,)
     return next((values for each, values in _OTHER_VALUES.items() if each in kinds), ())
 

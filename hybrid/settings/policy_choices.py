@@ -80,11 +80,11 @@ class PolicyChoices(SettingsGroup):
     span: Annotated[
         int | str | None,
         SettingInfo(
-            "Tokens drafted before a check; 4..32: 4 first, then twice as many after each draft that is kept, at most "
-            "32; auto: the most tokens a second; cheap: the fewest USD",
+            "Tokens drafted before a check; 4..32: 4 first, twice as many after a draft that is kept, at most 32, half "
+            "as many after another; auto: the most tokens a second; cheap: the fewest USD",
             "K",
             KNOB,
-            default="by policy: 8; kl: 32; exact rules: 4 to 32",
+            default="by policy: 8; kl: 32; exact rules: 16..32",
         ),
     ] = None
     lead: Annotated[
@@ -191,7 +191,9 @@ class DeferralChoices(SettingsGroup):
     second_usd: Annotated[
         float,
         Field(ge=0, le=1e6, allow_inf_nan=False),
-        SettingInfo("A second's price: what a draft would only be waited for, the cloud writes at once", "USD", DIAL),
+        SettingInfo(
+            "A second's price: where waiting for a draft costs more than it saves, the cloud writes", "USD", DRAWN
+        ),
     ] = 0.0
     stream: Annotated[
         Stream,

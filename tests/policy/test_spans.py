@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 from cases import each, each_of
 
-from hybrid.errors import UsageError
-from hybrid.policy import PolicyOptions, exact_stages, preset, with_stages
+from hybrid.policy import PRESETS, PolicyOptions, choices_without_effect, exact_stages, preset, with_stages
 from hybrid.policy.requests import Check, Draft
 from hybrid.types import Sampling
 
@@ -85,10 +84,21 @@ def test_a_range_that_was_chosen_follows_the_verdicts_under_any_policy_that_chec
     assert seen == {2, 4, 8}, "of two none is halved further"
 
 
-@each("name", ["auto", "route"])
-def test_who_weighs_whole_drafts_takes_no_range(name):
-    with pytest.raises(UsageError, match=f"^{name} decides how much it drafts"):
-        preset(name, PolicyOptions(span=4, most_span=32))
+def test_a_range_acts_where_a_number_of_tokens_is_drafted_before_a_check_and_nowhere_else():
+    """What is inherited from a file does not act under another policy; what was chosen for this one is refused."""
+    acts = set()
+    for name in each_of(PRESETS):
+        own = preset(name, PolicyOptions(max_tokens=40))
+        for first, most in ((4, 32), (40, 64)):
+            policy = preset(name, PolicyOptions(span=first, most_span=most, max_tokens=40))
+            assert (policy.longest_span is None) or (policy.span, policy.longest_span) == (first, most)
+            if policy.longest_span is None:
+                assert policy == preset(name, PolicyOptions(span=first, max_tokens=40))
+        idle = "span" in choices_without_effect(name, {"span": "4..32"})
+        assert idle == (own.judge is None or own.planner is not None or name == "once"), name
+        acts.update(() if idle else (name,))
+    assert {"kl", "exact", "excess", "paper"} <= acts
+    assert not {"auto", "route", "doubt", "local", "cloud", "random", "once"} & acts
 
 
 def test_above_a_chain_of_local_models_spans_stay_as_they_were():

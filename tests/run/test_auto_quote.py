@@ -9,9 +9,9 @@ from cases import each
 
 from hybrid.defer import CalibrationQuestion, UninformedScore
 from hybrid.pairs.quote import AutoQuote
-from hybrid.policy.plan import WaitPrice, Worth
+from hybrid.policy.plan import Worth
 from hybrid.policy.planning import Planner
-from hybrid.spend import AskPrices, Price, TokenTimes
+from hybrid.spend import AskPrices, Price
 
 ASKED = CalibrationQuestion(20, 40, 50, 0.97, turned_down=True, excess_told=1.0, excess=1.2, first_rejection=12)
 KEPT = replace(ASKED, chance=0.03, turned_down=False, first_rejection=None)
@@ -57,9 +57,3 @@ def test_where_nothing_is_charged_there_is_a_share_and_no_bill(price):
     assert "USD" not in quote.lines()[1]
     assert (quote.to_json()["expected_nanousd"], quote.to_json()["of_nanousd"]) == (None, None)
     assert quote.to_json()["of_cloud"] == QUOTE.to_json()["of_cloud"], "only ratios of prices matter"
-
-
-def test_what_is_written_before_any_draft_is_asked_about_for_the_whole_price():
-    dear = WaitPrice(1e6, 50.0, TokenTimes(20.0, 0.2, 0.1, 50.0), ((0.97, 1.0),))
-    found = replace(QUOTE, planner=replace(PLANNER, wait=dear)).to_json()
-    assert (found["asks"], found["of_cloud"], found["expected_nanousd"]) == (1.0, 1.0, 130_000)
