@@ -16,7 +16,7 @@ from hybrid.cloud.probe_result import ProbeResult
 from hybrid.defer import CalibrationQuestion
 from hybrid.pairs.profile import JudgedTokens
 from hybrid.policy import Policy
-from hybrid.policy.explanation import ExpectedUsage, expect, planned_outcomes, without_draft
+from hybrid.policy.explanation import ExpectedUsage, expect, planned_outcomes
 from hybrid.policy.planning import Planner
 from hybrid.spend import CheckRates, Price, Spans, as_percent, as_usd
 
@@ -197,8 +197,6 @@ class AutoQuote:
     @cached_property
     def expected(self) -> ExpectedUsage | None:
         """What is to be expected; None: nothing is known of the pair."""
-        if without_draft(self.planner) is not None:
-            return ExpectedUsage(1.0, 1.0)
         return expect(planned_outcomes(self.questions, self.planner), self.planner.question.turned_down)
 
     @property

@@ -7,6 +7,7 @@ plan is made again, from the signals that it was made from.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -191,15 +192,23 @@ def without_draft(planner: Planner) -> DraftPlan | None:
 
 
 def _waited_ms(plan: DraftPlan, planner: Planner, wait: WaitPrice, num: int, chance: float) -> float:
-    """Return how long an answer of ``num`` tokens takes by a plan; in short spans as if the cloud wrote all of it."""
-    block = planner.block if planner.stream == "blocks" else None
+    """Return how long an answer of ``num`` tokens takes by a plan; in short spans as if the cloud wrote all of it.
+
+    In blocks, what is kept before the cloud is asked is drafted block by block.
+    """
+    block, prompt = planner.block if planner.stream == "blocks" and planner.block else num, planner.prompt_tokens
+
+    def drafted(kept: float) -> float:
+        return wait.drafted_ms * min(num, block * max(1, math.ceil(kept / block)))
+
     if plan.action == "keep":
-        return wait.drafted_ms * num
-    drafted, prompt = wait.drafted_ms * min(num, block or num), planner.prompt_tokens
+        return drafted(num)
     if plan.action == "write" or plan.limit == 0:
-        return drafted + wait.asked_ms(prompt, num - (plan.at if plan.action == "write" else 0))
-    rest = (1.0 - place_of_rejection(chance)) * num
-    return drafted + wait.asked_ms(prompt + num, 0) + chance * wait.asked_ms(0, rest)
+        kept = plan.at if plan.action == "write" else 0
+        return drafted(kept) + wait.asked_ms(prompt, num - kept)
+    place = place_of_rejection(chance) * num
+    read = chance * drafted(place) + (1.0 - chance) * drafted(num)
+    return read + wait.asked_ms(prompt + num, 0) + chance * wait.asked_ms(0, num - place)
 
 
 # Worths are tried in such steps, to so many times more and less; a change in between is found to a thousandth.

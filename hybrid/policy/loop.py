@@ -128,10 +128,12 @@ def _round(policy: Policy, progress: Progress) -> Flow[None]:
 
 def _decide_early(policy: Policy, planner: Planner, progress: Progress) -> Flow[None]:
     """Decide by the question alone: all of it, unweighed; where drafts are weighed, whether there is one."""
-    plan = planner.opening() if planner.stream == "early" else without_draft(planner)
+    unweighed = planner.stream == "early"
+    plan = planner.opening() if unweighed else without_draft(planner)
     if plan is None:
+        progress.paced = planner.unpaced is not None and without_draft(planner.unpaced) is not None
         return
-    progress.decided = plan.action != "check"
+    progress.decided = unweighed and plan.action != "check"
     if plan.action == "write":
         yield from write(_handback_rule(policy), progress, TO_THE_END, plan.why, plan)
         return
@@ -157,6 +159,8 @@ def _planned_round(policy: Policy, planner: Planner, progress: Progress) -> Flow
     )
     if (opening := progress.take_opening()) is not None:  # this first short span is what it decided
         plan = replace(opening, at=plan.at)
+    if progress.paced:  # the cloud would have written before this draft
+        plan, progress.paced = replace(plan, paced=True), False
     match plan.action:
         case "keep":
             yield from emit(progress, drafted.span[: plan.at], plan)

@@ -147,7 +147,8 @@ class DraftPlan:
         chance, planner = self.costs.turned_down, self.case and self.case.planner
         if self.signals is None and planner and planner.wait and planner.stream != "early":
             seconds = planner.wait.drafted_ms * planner.question.tokens / 1000
-            return f"a draft would be waited for: about {seconds:.2g} s, and turned down with chance {chance:.2g}"
+            takes = f"it takes about {seconds:.2g} s, and is turned down with chance {chance:.2g}"
+            return f"waiting for a draft may cost more than it saves: {takes}"
         return f"expected to be turned down with chance {chance:.2g}"
 
     def asks_less(self, other: DraftPlan) -> bool:

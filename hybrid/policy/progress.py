@@ -47,7 +47,8 @@ class Progress:
     that the cloud has read or written. ``last_divergence``: the KL in nats that was measured last, with its
     position. ``checked_span``: the drafts from here on are so short, and each is checked. ``decided``: no draft is
     weighed any more. ``opening``: what the question alone decided where pacing has lowered it, until it is told with
-    what is first shown or checked. ``span``: of how many tokens the next draft is; None: as the
+    what is first shown or checked. ``paced``: without it the cloud would have written before the first draft.
+    ``span``: of how many tokens the next draft is; None: as the
     policy has it. ``expert``: which of several local models a judge has found near enough to write the next draft.
     """
 
@@ -66,6 +67,7 @@ class Progress:
     checked_span: int | None = None
     decided: bool = False
     opening: DraftPlan | None = None
+    paced: bool = False
     span: int | None = None
     expert: int | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -37,6 +38,14 @@ def planner_of(shop, drafts, num, wait, **more):
     return Planner(**made | {"worth": Worth(2.2)} | more)
 
 
+def drafting(wait, kept, num, block):
+    """What is drafted before so many tokens stand, block after block."""
+    drafted = min(block, num)
+    while drafted < kept:
+        drafted = min(drafted + block, num)
+    return wait.drafted_ms * drafted
+
+
 def naive(shop, chances, num, wait, block, multiple):
     """What writing at once saves in waiting, and what a draft may save; sums over the drafts."""
     waited = saved = 0.0
@@ -45,11 +54,15 @@ def naive(shop, chances, num, wait, block, multiple):
         action, at = case.best()
         saved += (case.write(0) - case.cost_of(action, at)) / len(chances)
         written, read, _, once = wait.cloud
-        ms = wait.drafted_ms * (num if action == "keep" else min(num, block))
-        if action == "write":
-            ms += once + read * 30 + written * (num - at)
-        if action == "check":
-            ms += once + read * (30 + num) + chance * (once + written * num * (1.0 - place_of_rejection(chance)))
+        if action == "keep":
+            ms = drafting(wait, num, num, block)
+        elif action == "write":
+            ms = drafting(wait, at, num, block) + once + read * 30 + written * (num - at)
+        else:
+            place = place_of_rejection(chance) * num
+            stands = drafting(wait, num, num, block) + once + read * (30 + num)
+            falls = drafting(wait, place, num, block) + once + read * (30 + num) + once + written * (num - place)
+            ms = chance * falls + (1.0 - chance) * stands
         waited += (ms - once - read * 30 - written * num) / len(chances)
     return wait.per_ms * waited, saved
 
@@ -73,6 +86,23 @@ def test_the_cloud_writes_at_once_where_a_naive_sum_says_that_a_draft_saves_less
         assert (plan.action, plan.at, plan.limit) == ("write", 0, None)
         assert plan.costs.write == pytest.approx(shop.write(30, num, 0))
         assert plan.costs.keep - plan.costs.write == pytest.approx(waited - saved, rel=1e-6, abs=1e-4)
+
+
+def test_what_is_kept_before_the_cloud_is_asked_is_drafted_block_by_block():
+    """Every action, at a price of a second at which no draft comes first; a naive sum says by how much."""
+    actions = set()
+    for setting, chance, num, block, multiple in each_of(
+        itertools.product(SETTINGS, (0.0, 0.1, 0.3, 0.9), (6, 20), (1, 3, 7, 30), (0.4, 2.2, 9.0))
+    ):
+        shop, wait = Shop(scoring=setting[0], front=setting[1]), WaitPrice(1e3, 100.0, TIMES, ((chance, 0.5),))
+        planner = planner_of(shop, wait.drafts, num, wait, stream="blocks", block=block, worth=Worth(multiple))
+        waited, saved = naive(shop, (chance,), num, wait, block, multiple)
+        plan = without_draft(planner)
+        assert (plan is not None) == (waited > saved)
+        if plan is not None:
+            assert plan.costs.keep - plan.costs.write == pytest.approx(waited - saved, rel=1e-9)
+            actions.add(Case(shop, (1.0 - (1.0 - chance) ** (1 / num),) * num, 30, 0, 0, multiple).best()[0])
+    assert actions == {"keep", "check", "write"}
 
 
 waits = st.builds(WaitPrice, costs, costs, st.sampled_from([TIMES, None]), st.just(DRAFTS))
@@ -145,10 +175,42 @@ def test_what_a_draft_would_be_waited_for_the_cloud_writes_first_and_without_it_
         assert not any(isinstance(request, Draft) for request in log)
         assert [token.source for token in shown] == ["cloud"] * 12
         assert any(isinstance(request, Write) for request in log)
-        assert shown[0].why == "a draft would be waited for: about 1.2 s, and turned down with chance 0.5"
+        assert shown[0].why == (
+            "waiting for a draft may cost more than it saves: it takes about 1.2 s, and is turned down with chance 0.5"
+        )
         alone, log = played(toys, (small, large), 1e3, fails=lambda _: True)
         assert [token.source for token in alone] == ["local"] * 12
         assert text(alone) == text(toys.play(preset("local", PolicyOptions()), small, large, None, 12, k=5, end=-1)[0])
+
+
+def test_after_a_first_request_that_fails_a_draft_is_weighed_as_before(toys, both):
+    """The price of a second says who begins, not that nobody is asked again."""
+    for pair in each_of(both):
+        failed = iter([True])
+        shown, log = played(toys, pair, 1e3, fails=lambda _, failed=failed: next(failed, False))
+        asked = [request for request in log if isinstance(request, Draft)]
+        assert isinstance(log[0], Write)
+        assert asked[0].limit == 5, "a block, not token by token"
+        failed = iter([])
+        assert text(shown) == text(played(toys, pair, None)[0])
+
+
+def test_where_a_days_pacing_has_a_draft_come_first_that_is_told(toys, both):
+    """At the worth without it the cloud would have written at once."""
+    dear, cheap = Worth(9.0), Worth(0.01)
+    told = set()
+    for pair in each_of(both):
+        more = {"worth": cheap, "unpaced_worth": dear, "mean_excess": None}
+        _, log = played(toys, pair, 0.05, **more)
+        plans = [request.plan for request in log if getattr(request, "plan", None) is not None]
+        unpaced = planner_of(
+            Shop(), DRAFTS, 12, WaitPrice(0.05, 100.0, TIMES, DRAFTS), stream="blocks", block=5, worth=dear
+        )
+        paced = replace(unpaced, worth=cheap)
+        assert without_draft(unpaced) is not None
+        assert without_draft(paced) is None
+        told.add(plans[0].paced)
+    assert told == {True}
 
 
 @each("stream", ["whole", "blocks", "early"])

@@ -215,7 +215,10 @@ def test_what_a_draft_would_only_be_waited_for_is_one_request_from_the_start_and
     (sent,) = kinds(events, RequestSent)
     assert (sent.kind, sent.num_tokens) == ("write", LENGTH)
     answer = kinds(events, Finished)[0].answer
-    assert answer.tokens[0].why == "a draft would be waited for: about 3.2 s, and turned down with chance 0.9"
+    assert (
+        answer.tokens[0].why
+        == "waiting for a draft may cost more than it saves: it takes about 3.2 s, and is turned down with chance 0.9"
+    )
     path = tmp_path / "trace.jsonl"
     lines = [{"trace": TRACE_VERSION}, *map(to_json, events)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))

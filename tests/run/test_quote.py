@@ -9,7 +9,7 @@ from cases import each
 
 from hybrid.pairs.profile import JudgedTokens
 from hybrid.pairs.quote import UNPROBED, PriceQuote
-from hybrid.policy import PolicyOptions, preset
+from hybrid.policy import PRESETS, PolicyOptions, preset
 from hybrid.spend import Price
 
 KL = preset("kl", PolicyOptions())
@@ -63,6 +63,13 @@ def test_it_says_more_or_less_only_where_that_is_known(change, break_even, verdi
     assert last in [f"checking {words} than the cloud here" for words in told[verdict]] or verdict is None
     assert ("than the cloud here" in last) == (verdict is not None)
     assert json.loads(json.dumps(quote.to_json()))["checking"] == verdict
+
+
+@each("name", list(PRESETS))
+def test_every_policy_is_quoted_for_a_long_answer(name):
+    quote = replace(QUOTE, policy=preset(name, PolicyOptions()), answer_tokens=512)
+    assert quote.lines()
+    assert json.loads(json.dumps(quote.to_json()))["policy"] == str(quote.policy)
 
 
 def test_it_is_read_in_a_few_lines():
