@@ -32,8 +32,8 @@ LENGTHS = (100, 1000)
 
 
 def told_break_even(rates: CheckRates, num_before: int, *, cheaper: str = "cheaper") -> str:
-    """Say at which share of kept tokens checking pays."""
-    after = f"after {num_before} tokens of text"
+    """Say at which share of kept tokens checking pays, with drafts of the best length."""
+    after = f"with drafts of the best length after {num_before} tokens of text"
     least = rates.break_even(num_before)
     if least is None:
         return f"{after} checking is never {cheaper} than the cloud alone, however many drafted tokens are kept"

@@ -125,7 +125,7 @@ class CheckRates:
         shares = dict.fromkeys(range(1, LONGEST_SPAN + 1), 1.0) if spans is None else spans.shares(kept)
         lengths = np.array(list(shares))
         checked = rates.reread * num_before + rates.drafted * lengths + rates.once
-        saved = (rates.written * tokens_shown(kept, LONGEST_SPAN + 1)[lengths - 1 + bonus] - checked) * [
+        saved = (rates.written * tokens_shown(kept, max(shares) + 1)[lengths - 1 + bonus] - checked) * [
             *shares.values()
         ]
         return bool((saved.max() if spans is None else saved.sum()) > 0.0)

@@ -333,7 +333,7 @@ def _is_mounted(path: Path) -> bool:
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    """Make a file a ledger, or see that it is one and whole; one of an earlier version becomes one of this."""
+    """Make a file a ledger, or see that it is one, its caps whole; one of an earlier version becomes one of this."""
     (journal,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if journal != "wal":
         raise NotALedger("is on a file system that keeps no write-ahead log")

@@ -33,7 +33,7 @@ from hybrid.spend.ledger import (
     windows,
 )
 
-# Whoever spends is proven by these, whatever is capped: a wrong amount or date of an entry shows in one of them.
+# Proven for whoever spends, whatever is capped: a wrong amount of any entry shows in the last.
 ALWAYS_PROVEN: frozenset[CapScope] = frozenset({"client", "day", "month", "total"})
 # With so many windows a process has all totals proven at once, and none after that.
 MOST_PROVEN = 32

@@ -12,9 +12,9 @@ then had, the part that is still ``reserved``, and the amount ``charged``. ``tot
     returned    the request was never sent, and its owner died
 
 The law of the migration (``tests/spend/test_migration.py``): it happens whole or not at all, and no cap, charge or
-reservation is lost. The law of the checks (``tests/spend/test_damage.py``): a file in which one bit of an amount was
-flipped grants nothing. Before a window's total is believed, it is compared with the sum over its entries, once in a
-process (``check_windows``); whoever reads a whole ledger has all of it proven (``check_totals``).
+reservation is lost. The law of the checks (``tests/spend/test_damage.py``): where one bit of an amount was flipped that
+a cap is held against, nothing is granted. Before a window's total is believed, it is compared with the sum over its
+entries, once in a process (``check_windows``); whoever reads a whole ledger has all of it proven (``check_totals``).
 """
 
 from __future__ import annotations
