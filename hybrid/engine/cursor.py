@@ -135,8 +135,9 @@ class Cursor:
         self._forget_after(length)
 
     def rewind_to(self, text: Ids) -> None:
-        """Rewind the engine to what its cache shares with a text."""
+        """Rewind the engine to what its cache shares with a text, which is over: no row is kept."""
         self.rewind(num_shared(self.engine.ids, text))
+        self._rows = {}
 
     def forget_rows(self, before: int) -> None:
         """Forget the rows after fewer than ``before`` tokens; their tokens stay in the cache. A span begins there."""

@@ -28,7 +28,7 @@ from hybrid.policy.rules.excess import EXCESS, excess_judge
 from hybrid.policy.rules.relaxed import CERTIFIED, RELAXED
 from hybrid.policy.stages import ChainLevel
 from hybrid.policy.target_sampler import SamplingJudge, TargetSampler
-from hybrid.settings.policy_choices import MOST_SPAN, span_limits
+from hybrid.settings.policy_choices import MOST_SPAN, PolicyChoices, span_limits
 from hybrid.types import Sampling
 
 # Ask where it pays, by the price of each question. Preset auto; the rule is in ``policy.planning``.
@@ -232,7 +232,8 @@ def choices_without_effect(text: str, chosen: Mapping[str, Any]) -> tuple[str, .
 
 def _other_values(key: str) -> tuple[float | bool, ...]:
     """Return two values of a choice, by its type; none for what is named in words."""
-    kind = PolicyOptions.model_fields[key].annotation if key in PolicyOptions.model_fields else None
+    fields = PolicyChoices.model_fields | {"most_span": PolicyOptions.model_fields["most_span"]}
+    kind = fields[key].annotation if key in fields else None
     kinds = get_args(kind) or (kind,)
     return next((values for each, values in _OTHER_VALUES.items() if each in kinds), ())
 

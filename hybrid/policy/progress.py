@@ -227,7 +227,8 @@ def _read_block(
                     span, why = (replace(span[0], why=why), *span[1:]), None
                 yield from emit(progress, span)
                 progress.has_sent(progress.at)
-                block, limit = block + span, limit - len(span)
+                block += span if rule.num_agreeing else tuple(replace(token, draft_row=None) for token in span)
+                limit -= len(span)
                 if ended and len(progress.at) == opened:
                     break
                 opened = len(progress.at) if ended else opened
