@@ -42,7 +42,8 @@ def test_the_first_page_points_to_a_report():
 def test_a_report_says_how_it_was_made_of_a_design_and_models_that_ship():
     models = {path.name: path.read_bytes() for path in (ROOT / "hybrid" / "models").glob("*.gguf")}
     for path in each_of(RESULTS):
-        report, design = path.read_text(encoding="utf-8"), tomllib.loads((DESIGNS / f"{path.stem}.toml").read_text())
+        report = path.read_text(encoding="utf-8").replace("\\_", "_")
+        design = tomllib.loads((DESIGNS / f"{path.stem}.toml").read_text())
         made = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", report.partition("## How it was made")[2], re.MULTILINE))
         assert made["command"] == f"hybrid experiment run {path.stem}.toml --out {path.stem}-study"
         assert made["seeds"] == ", ".join(map(str, design["seeds"]))
