@@ -1,4 +1,4 @@
-"""Why a draft was kept, checked or written anew, and at which worth it would be another action.
+"""Why a draft was kept, checked or written anew, at which worth it would be another action; what to expect before it.
 
 The law (``tests/policy/test_explanation.py``): just beyond a worth that is named the planner chooses what is said to
 follow there, and between that and the present one nothing else than at present. Nothing here is asked of anybody: a
