@@ -60,12 +60,12 @@ class FileLedger:
         """See the port."""
         with self.file.transaction(flushed=True) as db:
             now = int(self.clock())
-            self._cap_statuses(db, scope, now)  # nothing is given back to what is not proven
+            caps, names = self._proven_caps(db, scope, now)  # nothing is given back to what is not proven
             returned = give_back_unsent(db)
             closed = db.execute("SELECT why FROM closed WHERE endpoint = ?", (scope.endpoint,)).fetchone()
             if closed:
                 return closed_denial(scope.endpoint, closed[0])
-            allowance = allow(max_cost, self._cap_statuses(db, scope, now))
+            allowance = allow(max_cost, cap_statuses_of(db, caps, names))
             if isinstance(allowance, Denial):
                 return allowance
             at = max(now, latest_time(db))  # time never runs backwards in a ledger
@@ -113,7 +113,7 @@ class FileLedger:
         if self._capped_in is None and not self.file.exists():
             return own_cap(scope)
         with self.file.transaction(flushed=False) as db:
-            return self._cap_statuses(db, scope, int(self.clock()))
+            return cap_statuses_of(db, *self._proven_caps(db, scope, int(self.clock())))
 
     def close(self) -> None:
         """Close the file."""
@@ -122,8 +122,10 @@ class FileLedger:
     def _missing_reservation(self) -> LedgerError:
         return LedgerError(f"the ledger {self.file.path} does not hold this request's reservation any more: ask again")
 
-    def _cap_statuses(self, db: sqlite3.Connection, scope: SpendScope, now: int) -> list[CapStatus]:
-        """Return the status of the caps that bind a scope. Raises LedgerError if the caps have vanished."""
+    def _proven_caps(
+        self, db: sqlite3.Connection, scope: SpendScope, now: int
+    ) -> tuple[dict[CapScope, int], dict[CapScope, str]]:
+        """Return the caps that bind a scope, and its windows, all proven. Raises LedgerError if caps have vanished."""
         kept, this = caps_of(db), self.file.generation
         if not kept and self._capped_in not in {None, this}:
             msg = (
@@ -137,9 +139,7 @@ class FileLedger:
             caps["client"] = scope.cap_nanousd
         names = windows(scope, now)
         self._prove(db, {level: name for level, name in names.items() if level in caps or level in ALWAYS_PROVEN})
-        return [
-            CapStatus(level, caps[level], *read_total(db, level, names[level])) for level in CAP_LEVELS if level in caps
-        ]
+        return caps, names
 
     def _prove(self, db: sqlite3.Connection, names: dict[CapScope, str]) -> None:
         """Raise DamagedLedger if a total is not what its entries sum to; once for a window of this connection."""
@@ -153,6 +153,13 @@ class FileLedger:
         else:
             check_windows(db, new)
         self._proven |= new.items()
+
+
+def cap_statuses_of(db: sqlite3.Connection, caps: dict[CapScope, int], names: dict[CapScope, str]) -> list[CapStatus]:
+    """Return the status of each cap in its window."""
+    return [
+        CapStatus(level, caps[level], *read_total(db, level, names[level])) for level in CAP_LEVELS if level in caps
+    ]
 
 
 def own_cap(scope: SpendScope) -> list[CapStatus]:
